@@ -187,12 +187,11 @@ def roll_out(
     open_episode: OpenEpisode | None = None,
     truncate_at_fragment: bool = False,
     drop_unfinished: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
 ) -> Fragment:
     """Samples ``fragment_steps`` steps, continuing ``open_episode`` first if there is one.
 
     Args:
-        open_episode: This, the three arguments before it and ``should_stop`` are a `Request`.
+        open_episode: This and the three arguments before it are a `Request`.
         truncate_at_fragment: This and the next as in `roll_out_together`.
 
     Raises:
@@ -200,9 +199,8 @@ def roll_out(
         EpisodeStateError: The open episode belongs to another environment.
         NonFiniteTrajectoryError: NaN or infinity in observations, actions or rewards.
         UnusableEnvironmentError: No episode ended, so nothing remains with ``drop_unfinished``.
-        InterruptedError: ``should_stop`` returned True.
     """
-    request = Request(seed, round_index, slot, open_episode, should_stop)
+    request = Request(seed, round_index, slot, open_episode)
     (outcome,) = roll_out_together(
         [environment],
         policy,

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from runtime.learner.actor_critic import ActorCritic as ActorCritic
     from runtime.learner.advantages import generalized_advantages as generalized_advantages
     from runtime.learner.batch import Tensors as Tensors
-    from runtime.learner.in_place import InPlaceUpdater as InPlaceUpdater
     from runtime.learner.interfaces import Batch as Batch
     from runtime.learner.interfaces import (
         TrainingSamples as TrainingSamples,
     )
     from runtime.learner.interfaces import Update as Update
+    from runtime.learner.updaters import Updater as Updater
     from runtime.money.work import Outcome as Outcome
     from runtime.pool.policies import OnnxPolicy as OnnxPolicy
     from runtime.pool.policies import numpy_policy as numpy_policy
@@ -70,8 +70,8 @@ _HOMES = {
     "runtime.learner.actor_critic": "ActorCritic",
     "runtime.learner.advantages": "generalized_advantages",
     "runtime.learner.batch": "Tensors",
-    "runtime.learner.in_place": "InPlaceUpdater",
     "runtime.learner.interfaces": "Batch TrainingSamples Update",
+    "runtime.learner.updaters": "Updater",
     "runtime.money.work": "Outcome",
     "runtime.pool.policies": "OnnxPolicy numpy_policy",
     "runtime.pool.pool": "ActorPool",

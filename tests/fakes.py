@@ -27,7 +27,6 @@ from runtime.detector.interfaces import Detected, Detector
 from runtime.errors import BudgetError
 from runtime.fleet.failures import Patience
 from runtime.fleet.interfaces import Cache, Fleet, Invocation
-from runtime.learner.in_place import InPlaceUpdater
 from runtime.learner.interfaces import (
     Batch,
     CurvatureProblem,
@@ -36,6 +35,7 @@ from runtime.learner.interfaces import (
     Update,
     UpdateMetrics,
 )
+from runtime.learner.updaters import InPlaceUpdater
 from runtime.money.meter import Meter
 from runtime.money.work import Outcome, OutcomeStatus
 from runtime.records.observers import EventSink

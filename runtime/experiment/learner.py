@@ -85,7 +85,7 @@ class UpdaterSettings(Section):
         yield from ()
 
     def make(self, learner: Any, remote: Any) -> Any:
-        """Makes the updater; see `runtime.learner.in_place.InPlaceUpdater`.
+        """Makes the updater; see `runtime.learner.updaters.Updater`.
 
         Args:
             learner: The learner to train.

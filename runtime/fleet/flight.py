@@ -30,6 +30,9 @@ from runtime.money.model import INIT_SECONDS_MAX
 from runtime.money.work import ACTOR, Outcome, Work
 from runtime.records.observers import EventSink
 
+GIVE_UP_S = 10.0
+"""Longest wait for the end of an abandoned actor; then it is billed to its limit."""
+
 
 @dataclass(eq=False)
 class Group:
@@ -107,7 +110,6 @@ class Flight:
         save_ledger: Callable[[], None],
         *,
         clock: Callable[[], float] = time.monotonic,
-        give_up_timeout_s: float = 10.0,
     ) -> None:
         """Starts nothing yet.
 
@@ -116,7 +118,6 @@ class Flight:
             failures: Ends the run if actors keep failing.
             save_ledger: Writes the meter's state to disk; called before a replacement starts.
             clock: Monotonic seconds.
-            give_up_timeout_s: Longest wait for the end of an abandoned actor; then it is billed to its limit.
         """
         self.concurrency = fleet.concurrency
         self.clock = clock
@@ -126,7 +127,6 @@ class Flight:
         self._failures = failures
         self._events = events
         self._save_ledger = save_ledger
-        self._give_up_timeout_s = give_up_timeout_s
         self.attempts: Counter[int] = Counter()
         self._in_flight: dict[str, _InFlight] = {}
         self._outcomes: deque[Outcome] = deque()
@@ -211,7 +211,7 @@ class Flight:
         Raises:
             ActorsKeepFailingError: Too many actors failed in a row.
         """
-        until_s = self.clock() + self._give_up_timeout_s
+        until_s = self.clock() + GIVE_UP_S
         # An actor that the fleet cannot end asks the cache whether it is still wanted, so doors are closed first.
         asked = [self._in_flight[actor.invocation_id] for actor in actors]
         submitted = {entry.actor.invocation_id: self._take(entry) for entry in asked}
@@ -233,7 +233,7 @@ class Flight:
         """Gives up all actors, and settles each; those that do not end soon are billed to their limit."""
         with suppress(CacheError, ActorsKeepFailingError):
             self.give_up(self.awaited, reason)
-        until_s = self.clock() + self._give_up_timeout_s
+        until_s = self.clock() + GIVE_UP_S
         for entry in self._in_flight.values():
             if entry.until_s == math.inf:
                 entry.give_up(until_s, reason)

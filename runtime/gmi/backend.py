@@ -25,7 +25,12 @@ from runtime.gmi.devices import (
     look,
     places,
 )
-from runtime.gmi.fleet import INSTANCE_HANDLER, INSTANCES_HANDLER, InstancesFleet
+from runtime.gmi.fleet import (
+    INSTANCE_HANDLER,
+    INSTANCES_HANDLER,
+    InstancesFleet,
+    WorldsPlan,
+)
 from runtime.gmi.gmi_settings import GmiSettings
 from runtime.gmi.mps import MpsDaemon
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
@@ -69,7 +74,7 @@ def open_instances(opening: Opening, store: str) -> Instances:
     players = settings.instances_at_once
     count = players + settings.trainers
     check_room(count)
-    worlds = _worlds(experiment, players) if experiment.environment.has_worlds else {}
+    worlds = _worlds(experiment, players) if experiment.environment.has_worlds else None
     machine = look(has_gpus=device_of(settings.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, count)
     reduction = choose_reduction(backend, settings.reduction)
@@ -125,20 +130,20 @@ def open_instances(opening: Opening, store: str) -> Instances:
     return Instances(serving, trainers, event, facts)
 
 
-def _worlds(experiment: ResolvedExperiment, instances: int) -> dict[str, Any]:
-    """Returns what the instances need to know of their worlds; see `runtime.gmi.worlds.updater`."""
+def _worlds(experiment: ResolvedExperiment, instances: int) -> WorldsPlan:
+    """Shares a round's worlds among the instances."""
     section, settings = experiment.environment, experiment.learner
     assert isinstance(settings, GmiSettings), f"{settings.kind} has no worlds"
     count = experiment.scaler.most_actors
     shares = [count * (one + 1) // instances - count * one // instances for one in range(instances)]
-    return {
-        "environment": section.worlds,
-        "counts": shares,
-        "steps": experiment.actor.fragment_steps,
-        "seed": experiment.seed,
-        "tf32": settings.tf32,
-        "timeout_s": experiment.actor.timeout_s,
-    }
+    return WorldsPlan(
+        section.worlds,
+        shares,
+        experiment.actor.fragment_steps,
+        experiment.seed,
+        settings.tf32,
+        experiment.actor.timeout_s,
+    )
 
 
 def _open_memory(opening: Opening) -> Migrator:

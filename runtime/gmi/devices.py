@@ -238,14 +238,13 @@ def _visible(gpus: tuple[Gpu, ...], variable: str | None) -> tuple[Gpu, ...]:
 
 
 def choose_backend(
-    machine: Machine, wanted: Backend | Literal["auto"], instances: int, *, is_serving: bool = False
+    machine: Machine, wanted: Backend | Literal["auto"], instances: int
 ) -> tuple[Backend, str]:
     """Chooses how instances share a machine.
 
     Args:
         wanted: ``learner.backend``.
         instances: Number of instances.
-        is_serving: Whether they act without training.
 
     Returns:
         The backend, and a remark for users if ``auto`` means something unusual here; empty otherwise.
@@ -256,7 +255,7 @@ def choose_backend(
     refusals = {backend: _refusal(machine, backend, instances) for backend in BACKENDS}
     order: tuple[Backend, ...] = ("cores", "none")
     if machine.gpus:
-        order = ("mig", "mps", "none") if is_serving else ("mps", "mig", "none")
+        order = ("mps", "mig", "none")
     if wanted != "auto":
         if not refusals[wanted]:
             return wanted, ""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from runtime.fleet.inline import InlineFleet
+from runtime.fleet.inline import InlineFleet, ShieldedFleet
 from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.gmi.devices import Place
 from runtime.money.work import Outcome
@@ -14,6 +14,27 @@ from runtime.money.work import Outcome
 INSTANCE_HANDLER = "runtime.gmi.worker:handler"
 INSTANCES_HANDLER = f"{INSTANCE_HANDLER}_together"
 """Handler of the processes, in the form that fleets take it, for one event or several at a time."""
+
+
+@dataclass(frozen=True)
+class WorldsPlan:
+    """The worlds of a batched environment, and how instances play them.
+
+    Attributes:
+        environment: See `runtime.gmi.worlds.batched.make_worlds`.
+        counts: Worlds of each instance.
+        steps: Steps of a world in a round.
+        seed: The experiment's.
+        tf32: Whether a GPU multiplies matrices in TF32.
+        timeout_s: Longest time to play a round.
+    """
+
+    environment: Mapping[str, Any]
+    counts: Sequence[int]
+    steps: int
+    seed: int
+    tf32: bool
+    timeout_s: float
 
 
 class InstancesFleet(InlineFleet):
@@ -26,7 +47,7 @@ class InstancesFleet(InlineFleet):
         reduction: How they sum gradients; the first update settles ``auto``.
         processes: Id of the process that last answered, by instance.
         memory: Fields about shared memory for all events; empty if instances share none.
-        worlds: The worlds that they play, see `runtime.gmi.worlds.updater`; empty if they play slots.
+        worlds: The worlds that they play; None if they play slots.
     """
 
     memory: Mapping[str, Any] = {}
@@ -37,7 +58,7 @@ class InstancesFleet(InlineFleet):
         places: Sequence[Place],
         *,
         reduction: str,
-        worlds: Mapping[str, Any] | None = None,
+        worlds: WorldsPlan | None = None,
     ) -> None:
         """Carries messages for a local fleet. Closing this also closes that fleet.
 
@@ -48,7 +69,7 @@ class InstancesFleet(InlineFleet):
             worlds: See above.
         """
         super().__init__(fleet)
-        self.worlds = worlds or {}
+        self.worlds = worlds
         self.places, self.reduction, self.processes = places, reduction, dict[int, int]()
         self._played: dict[str, Mapping[str, Any]] = {}
 
@@ -103,3 +124,9 @@ class InstancesFleet(InlineFleet):
             # Usually another process replaces it.
             self.processes.pop(event["instance"], None)
         return super()._passed(outcome)
+
+
+def instances_behind(fleet: Fleet) -> InstancesFleet:
+    """Returns the instances of a fleet that is known to shield some from signals."""
+    assert isinstance(fleet, ShieldedFleet) and isinstance(fleet.inside, InstancesFleet)
+    return fleet.inside

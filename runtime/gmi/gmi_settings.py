@@ -11,7 +11,7 @@ from runtime.experiment.learner import UpdaterSettings
 from runtime.experiment.section import Field
 
 if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
+    from runtime.learner.updaters import Updater
 
 INSTANCES_MAX = 256
 ENVIRONMENTS_MAX = 16
@@ -145,16 +145,19 @@ class GmiSettings(UpdaterSettings):
                 + f"; allowed: auto | {fewest} to {max(allowed)}"
             )
 
-    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
+        from runtime.gmi.fleet import instances_behind
         from runtime.gmi.updater import InstancesUpdater
         from runtime.gmi.worlds.updater import WorldsUpdater
         from runtime.learner import device_of
 
-        worlds = remote.fleet.inside.worlds
-        return (WorldsUpdater if worlds else InstancesUpdater)(
-            learner,
-            remote,
-            device=device_of(self.device),
-            timeout_s=self.update_timeout_s + worlds.get("timeout_s", 0),
-        )
+        instances = instances_behind(remote.fleet)
+        device = device_of(self.device)
+        timeout_s = float(self.update_timeout_s)
+        if (worlds := instances.worlds) is not None:
+            timeout_s += worlds.timeout_s
+            return WorldsUpdater(
+                learner, remote, instances, worlds, device=device, timeout_s=timeout_s
+            )
+        return InstancesUpdater(learner, remote, instances, device=device, timeout_s=timeout_s)

@@ -25,6 +25,7 @@ from lambda_actor import wire
 from lambda_actor.spaces import Spaces
 from runtime.fleet.actors import Trajectory
 from runtime.gmi.costs import applicable
+from runtime.gmi.fleet import InstancesFleet
 from runtime.gmi.mesh import call_off, remove_directory
 from runtime.gmi.trainer import HOST, encode_learner, learner_name
 from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, ObjectRequest, Remote
@@ -75,25 +76,31 @@ class _Together(ObjectRequest):
 
 
 class InstancesUpdater(InvokingUpdater[_Together]):
-    """Trains in all instances on their own trajectories; see `runtime.learner.in_place.InPlaceUpdater`.
+    """Trains in all instances on their own trajectories; see `runtime.learner.updaters.Updater`.
 
     Attributes:
         learner: The mirror: it holds the newest version, and never trains.
     """
 
     def __init__(
-        self, learner: Learner, remote: Remote, *, device: str = "cpu", timeout_s: float = math.inf
+        self,
+        learner: Learner,
+        remote: Remote,
+        instances: InstancesFleet,
+        *,
+        device: str = "cpu",
+        timeout_s: float = math.inf,
     ) -> None:
         """Takes over a mirror, and sends the instances the learner's specification.
 
         Args:
+            instances: Those that train; ``remote`` invokes them.
             device: The instances' device, ``cpu`` or ``cuda``.
             timeout_s: Maximum seconds of an update.
         """
         super().__init__(learner, remote)
         self._device, self._timeout_s = device, timeout_s
-        shielded: Any = remote.fleet
-        self._instances = shielded.inside
+        self._instances = instances
         self._reduction = self._instances.reduction
         # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()

@@ -153,21 +153,14 @@ def make_curvature_problem(
         tensors: The samples over which the objective is averaged.
     """
 
-    def log_prob(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        outputs = loss.allowed(outputs, tensors)
-        return (
-            loss.distribution.log_prob(outputs, tensors["actions"]) * tensors["advantages"]
-        ).mean()
+    def log_probs(outputs: torch.Tensor) -> torch.Tensor:
+        return loss.distribution.log_prob(loss.allowed(outputs, tensors), tensors["actions"])
 
-    def surrogate(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        outputs = loss.allowed(outputs, tensors)
-        values, _ = loss.surrogate(loss.distribution.log_prob(outputs, tensors["actions"]), tensors)
-        return values.mean()
-
-    def total_loss(outputs: torch.Tensor, _targets: torch.Tensor) -> torch.Tensor:
-        return -loss.loss(outputs[:, :-1], outputs[:, -1], tensors)
-
-    criteria = {"log_prob": log_prob, "surrogate": surrogate, "total_loss": total_loss}
+    criteria: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "log_prob": lambda outputs, _: (log_probs(outputs) * tensors["advantages"]).mean(),
+        "surrogate": lambda outputs, _: loss.surrogate(log_probs(outputs), tensors)[0].mean(),
+        "total_loss": lambda outputs, _: -loss.loss(outputs[:, :-1], outputs[:, -1], tensors),
+    }
     policy = copy.deepcopy(policy)
     module = (
         _PolicyAndCritic(policy, copy.deepcopy(critic)) if objective == "total_loss" else policy

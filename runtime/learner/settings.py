@@ -10,7 +10,7 @@ from runtime.experiment.learner import UpdaterSettings
 from runtime.experiment.section import Count, Field, NonNegative, Positive, Share
 
 if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
+    from runtime.learner.updaters import Updater
 
 
 class PpoSettings(AlgorithmSettings):
@@ -34,18 +34,23 @@ class PpoSettings(AlgorithmSettings):
         return self.epochs
 
 
-class ImpactSettings(AlgorithmSettings):
-    """Settings of IMPACT."""
+class OffPolicySettings(AlgorithmSettings):
+    """Settings that IMPACT and IMPALA share."""
 
-    learner: ClassVar[str] = "runtime.learner.impact:Impact"
     is_off_policy: ClassVar[bool] = True
 
     minibatch_steps: Count = Field(
         512,
         description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
     )
-    learning_rate: Positive = Field(5e-4, description="Adam's step size, with ε = 1e-5")
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
+
+
+class ImpactSettings(OffPolicySettings):
+    """Settings of IMPACT."""
+
+    learner: ClassVar[str] = "runtime.learner.impact:Impact"
+    learning_rate: Positive = Field(5e-4, description="Adam's step size, with ε = 1e-5")
     clip: Positive = Field(0.4, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(
         1.0,
@@ -65,18 +70,11 @@ class ImpactSettings(AlgorithmSettings):
     )
 
 
-class ImpalaSettings(AlgorithmSettings):
+class ImpalaSettings(OffPolicySettings):
     """Settings of IMPALA."""
 
     learner: ClassVar[str] = "runtime.learner.impala:Impala"
-    is_off_policy: ClassVar[bool] = True
-
-    minibatch_steps: Count = Field(
-        512,
-        description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
-    )
     learning_rate: Positive = Field(6e-4, description="Adam's step size, with ε = 1e-5")
-    entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
     value_coefficient: NonNegative = Field(
         0.5, description="weight of the value loss ½(V − target)²"
     )
@@ -87,9 +85,9 @@ class InstanceSettings(UpdaterSettings):
 
     is_exact: ClassVar[bool] = True
 
-    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
-        from runtime.learner.in_place import InPlaceUpdater
+        from runtime.learner.updaters import InPlaceUpdater
 
         return InPlaceUpdater(learner)
 
@@ -100,7 +98,7 @@ class ExternalSettings(UpdaterSettings):
     has_instance: ClassVar[bool] = False
     is_external: ClassVar[bool] = True
 
-    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Always raises, because nothing here trains.
 
         Raises:

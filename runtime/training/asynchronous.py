@@ -111,8 +111,8 @@ class AsynchronousPacing(Pacing):
             self._money.tell_exhausted(current.round_index, current.decision.actor_count)
             return False
         self._opened_s = self._clock()
-        current.deadline_s = self._opened_s + self._money.enforced.collect_s
-        current.ends_s = current.deadline_s + self._money.enforced.update_s
+        current.deadline_s = self._opened_s + self._money.deadline_s
+        current.ends_s = current.deadline_s + self._money.update_s
         self._publish()
         if not current.is_decided and self._measurement is None:
             # The newest policy, on the last round's samples.
@@ -221,7 +221,7 @@ class AsynchronousPacing(Pacing):
             current.round_index,
             self._roles.updating.updater.policy_version,
             self._weights,
-            timeout_s=self._money.enforced.actor_s,
+            timeout_s=self._money.meter.limits.actor_s,
         )
         self._flight.start(self._group, spec, works, current.numbers, self._waiting_episodes())
 
@@ -321,26 +321,14 @@ class AsynchronousPacing(Pacing):
 
     def _replay(self, current: StreamedRound) -> bool:
         """Trains on the updater's stored trajectories; returns False if it may not, or if any would get too stale."""
-        money, training = self._money, current.training
-        # Where the clock enforces tightened limits, they leave no time for replays.
-        has_learned_enough = (
-            money.meter.is_billed
-            and money.limits.is_tightened
-            and training.learn_s >= money.limits.collect_s
-        )
-        if (
-            has_learned_enough
-            or any(map(self._is_stale, self._versions_to_come()))
-            or not self._roles.updating.replay(training, self._limit_s(current))
-        ):
+        awaited = [actor.policy_version for actor in self._flight.awaited]
+        arrived = [int(trajectory["policy_version"]) for trajectory in self._group.came]
+        if any(map(self._is_stale, awaited + arrived)):
+            return False
+        if not self._roles.updating.replay(current.training, self._limit_s(current)):
             return False
         self._publish()
         return True
-
-    def _versions_to_come(self) -> Iterator[int]:
-        """Yields the policy versions of actors in flight, and of arrived trajectories."""
-        yield from (actor.policy_version for actor in self._flight.awaited)
-        yield from (int(trajectory["policy_version"]) for trajectory in self._group.came)
 
     def _is_stale(self, policy_version: int) -> bool:
         """Returns whether the next update would make that version's samples too stale."""
@@ -349,7 +337,7 @@ class AsynchronousPacing(Pacing):
 
     def _limit_s(self, current: StreamedRound) -> float:
         """Returns the rest of the reserved time, at most the limit of one update."""
-        return min(current.ends_s - self._clock(), self._money.enforced.update_s)
+        return min(current.ends_s - self._clock(), self._money.update_s)
 
     # The end of a round
 
@@ -374,14 +362,8 @@ class AsynchronousPacing(Pacing):
             )
         self._flight.tidy()
         self._saw_phases(current, decided.seconds)
-        self._bill(current)
         current.actor_count = training.trajectories
-        return current.row(
-            decided,
-            self._money.meter,
-            env_steps_total=roles.progress.env_steps_total,
-            round_s=self._clock() - current.started_s,
-        )
+        return self._end(current, decided)
 
     def _saw_phases(self, current: StreamedRound, evaluate_s: float | None = None) -> None:
         """Records how long the phases of an attempt took, for the next rounds' limits."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lambda_actor.spaces import Spaces
@@ -114,6 +114,7 @@ class RoundMoney:
         save: Puts the meter's state on disk.
         phases: Determine the limits under which the budget holds a round.
         limits: Those of the current attempt at a round, which are reserved.
+        deadline_s: Longest wait for a round's actors.
     """
 
     def __init__(
@@ -133,25 +134,41 @@ class RoundMoney:
         self.meter, self.events, self.save = meter, events, save
         self.phases = make_phase_times(experiment, meter.limits, is_billed=meter.is_billed)
         self._concurrency, self._actors_max = concurrency, experiment.scaler.most_actors
-        self._deadline_s = experiment.fleet.round_deadline_s * self._waves(self._actors_max)
         self.limits = meter.limits
+        self.deadline_s: float = experiment.fleet.round_deadline_s * self._waves(self._actors_max)
+        if meter.is_billed:
+            self.deadline_s = min(self.deadline_s, meter.limits.collect_s)
+
+    @property
+    def update_s(self) -> float:
+        """Longest time for a round's update, detection and evaluation."""
+        return self.meter.limits.update_s
 
     @property
     def promised_usd(self) -> float:
         """Dollars spent and reserved."""
         return self.meter.spent_usd + self.meter.reserved_usd
 
-    def choose_limits(
-        self, round_index: int, actors: int, *, detects: bool = False, evaluates: bool = False
-    ) -> Limits:
-        """Returns the first limits with which the budget holds a round of this many actors, or else the last ones.
+    def choices(self, *, detects: bool = False, evaluates: bool = False) -> Iterator[Limits]:
+        """Yields limits by which a round may be reserved: the experiment's, then ever tighter ones.
+
+        Tightened limits only reserve, and never end anything. So where someone bills the time, there are none.
 
         Args:
             detects: Whether the detector is to run.
             evaluates: Whether an evaluation may use time of the round.
         """
+        choices = self.phases.choices(detects=detects, evaluates=evaluates)
+        return itertools.islice(choices, 1) if self.meter.is_billed else choices
+
+    def choose_limits(self, round_index: int, actors: int, **phases: bool) -> Limits:
+        """Returns the first limits with which the budget holds a round of this many actors, or else the last ones.
+
+        Args:
+            phases: See `choices`.
+        """
         before, chosen = self.limits, self.meter.limits
-        for chosen in self.phases.choices(detects=detects, evaluates=evaluates):
+        for chosen in self.choices(**phases):
             if self.meter.fits(actors, chosen):
                 break
         if chosen.is_tightened and chosen.factor != before.factor:
@@ -163,19 +180,6 @@ class RoundMoney:
             )
         self.limits = chosen
         return chosen
-
-    @property
-    def enforced(self) -> Limits:
-        """The limits of the current attempt that this machine's clock enforces.
-
-        Where the work is billed, the clock enforces tightened limits. Actors are the exception, because AWS Lambda
-        cannot be asked to end one earlier. Elsewhere, tightened limits only reserve: a busy machine ends nothing.
-        """
-        whole = self.meter.limits
-        if not self.meter.is_billed:
-            return replace(whole, collect_s=self._deadline_s)
-        collect_s = min(self._deadline_s, self.limits.collect_s)
-        return replace(self.limits, actor_s=whole.actor_s, collect_s=collect_s)
 
     def saw_collection(self, seconds: float, actors: int) -> None:
         """Records the wait for this number of actors, scaled to the most actors; some are queued."""
@@ -200,22 +204,6 @@ class RoundMoney:
             granted=granted,
             free_usd=self.meter.free_usd,
         )
-
-    def is_lost(self, round_index: int, error: BudgetError) -> bool:
-        """Returns whether a billed round exceeded tightened limits, and records it.
-
-        Such a round is lost and the run ends for lack of budget: its update was cut, so there is no policy after it.
-        """
-        is_lost = self.limits.is_tightened and self.meter.is_billed
-        if is_lost:
-            self.events.append(
-                "round_lost",
-                round_index=round_index,
-                error=str(error),
-                factor=self.limits.factor,
-                reason="the budget held it under tightened limits only",
-            )
-        return is_lost
 
     def close_standing(self, seconds: float) -> None:
         """Settles running resources after ``seconds``, at most what was reserved for them."""

@@ -18,7 +18,7 @@ from runtime.learner.interfaces import DetectorSamples
 from runtime.records.state import State
 
 if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
+    from runtime.learner.updaters import Updater
 
 _PATIENCE_S = 5.0
 """Seconds that an ending run waits for a measurement."""
@@ -57,7 +57,7 @@ class Detection:
     def __init__(
         self,
         detector: Detector,
-        updater: InPlaceUpdater,
+        updater: Updater,
         *,
         signals: frozenset[str],
         subset_size: int,

@@ -5,9 +5,8 @@ Each evaluator has its own environment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -129,64 +128,6 @@ class Evaluator:
         return total, length
 
 
-class WorldsEvaluator:
-    """Evaluates policies in a batched environment of its own, a whole episode in each world.
-
-    If the environment has a state, episodes begin where they began the first time. Fresh ones, and those of an
-    environment without a state, are the next that begin.
-    """
-
-    def __init__(
-        self,
-        made: Mapping[str, Any],
-        device: str,
-        episodes: int,
-        *,
-        seed: int,
-        is_stochastic: bool = False,
-    ) -> None:
-        """Makes the environment.
-
-        Args:
-            made: See `runtime.gmi.worlds.batched.make_worlds`.
-            device: ``cpu`` or ``cuda``.
-            episodes: Its worlds.
-            seed: Seed of the environment and of sampled actions.
-            is_stochastic: Sample the actions, as in training.
-        """
-        from runtime.gmi.worlds.batched import make_worlds
-
-        self._worlds = make_worlds(made, episodes, device, seed)
-        self._first, self._is_new = self._worlds.state(), True
-        self._seed, self._is_stochastic = seed, is_stochastic
-
-    def __call__(self, weights: bytes, *, fresh: int | None = None) -> Evaluation:
-        """Plays the episodes; see `Evaluator`."""
-        from runtime.gmi.worlds.playing import play_episodes
-
-        policy, worlds = Policy.from_bytes(weights), self._worlds
-        stream = np.random.default_rng(
-            (_ACTION_STREAM, self._seed, *(() if fresh is None else (fresh,)))
-        )
-
-        def act(observations: np.ndarray) -> np.ndarray:
-            outputs = policy.outputs_together(list(observations))
-            if not self._is_stochastic:
-                return outputs
-            return np.stack(policy.sample_together(outputs, policy.noise(stream, worlds.count)))
-
-        is_first = self._is_new
-        if fresh is None and self._first:
-            worlds.set_state(self._first)
-            is_first = True
-        self._is_new = False
-        limit = worlds.steps_max or UNLIMITED_EPISODE_STEPS_MAX
-        returns, lengths = play_episodes(worlds, act, is_fresh=is_first, steps_max=limit)
-        if not np.isfinite(returns).all():
-            raise UnusableEnvironmentError("a reward of an evaluated episode is not finite")
-        return Evaluation(tuple(returns), tuple(lengths))
-
-
 def _sampling(
     policy: Policy, seed: int
 ) -> Callable[[np.ndarray, np.ndarray | None], np.ndarray | int]:
@@ -195,22 +136,3 @@ def _sampling(
     return lambda observation, mask: policy.sample(
         policy.outputs(observation, mask), policy.noise(stream, 1)[0]
     )
-
-
-def evaluate_and_confirm(
-    evaluate: Callable[..., Evaluation],
-    weights: bytes,
-    round_index: int,
-    target_return: float | None,
-) -> Evaluation:
-    """Evaluates a policy; if it reaches the target, fresh episodes decide, which did not influence its choice.
-
-    Args:
-        weights: A WEIGHTS message.
-        round_index: The round that left this policy. Each round has its own fresh start states.
-        target_return: Return to confirm; None for none.
-    """
-    evaluation = evaluate(weights)
-    if target_return is None or evaluation.return_mean < target_return:
-        return evaluation
-    return replace(evaluate(weights, fresh=round_index), steps_before=sum(evaluation.lengths))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
@@ -20,32 +21,21 @@ class EvaluationProcess:
 
     def __init__(
         self,
-        environment_id: str,
-        preprocessing: str,
-        options: Mapping[str, Any] | None = None,
+        start: Callable[[], EnvironmentProcess],
         *,
-        episodes: int,
-        seed: int,
         target_return: float | None,
-        is_stochastic: bool = False,
+        **settings: Any,
     ) -> None:
         """Prepares evaluations without starting a process.
 
         Args:
-            preprocessing: The environment's, ``atari`` or ``none``.
-            options: The environment's; see `lambda_actor.making.OPTIONS`.
-            episodes: Episodes of an evaluation.
-            seed: Seed of the start states and of sampled actions.
-            is_stochastic: Sample the actions, as in training.
-            target_return: Return to confirm when reached; None for none.
+            start: Starts it.
+            target_return: Return that fresh episodes confirm, which did not influence the choice; None for none.
+            settings: Arguments of `runtime.training.evaluation.Evaluator`.
         """
-        self._environment = environment_id, preprocessing, options
-        self._settings = {
-            "episodes": episodes,
-            "seed": seed,
-            "is_stochastic": is_stochastic,
-            "target_return": target_return,
-        }
+        self._start_process = start
+        self._target_return = target_return
+        self._settings = settings
         self._process: EnvironmentProcess | None = None
         self._thread = ThreadPoolExecutor(1, "evaluation")
 
@@ -57,8 +47,8 @@ class EvaluationProcess:
 
     def _start(self) -> None:
         # Not in the thread: the kernel ends the process when the thread that started it ends.
-        self._process = self._process or EnvironmentProcess(*self._environment)
-        self._answer: Future[Evaluation] = self._thread.submit(self._ask, self._process)
+        self._process = self._process or self._start_process()
+        self._answer: Future[Evaluation] = self._thread.submit(self._evaluate, self._process)
 
     def result(self, timeout_s: float) -> Evaluation:
         """Waits for the current evaluation. If its process is killed, it is repeated once in a new one.
@@ -98,13 +88,19 @@ class EvaluationProcess:
             self._thread.shutdown()
             self._process.close()
 
-    def _ask(self, process: EnvironmentProcess) -> Evaluation:
+    def _evaluate(self, process: EnvironmentProcess) -> Evaluation:
+        evaluation = self._ask(process, fresh=None)
+        if self._target_return is None or evaluation.return_mean < self._target_return:
+            return evaluation
+        confirmed = self._ask(process, fresh=self._round_index)
+        return replace(
+            confirmed,
+            seconds=evaluation.seconds + confirmed.seconds,
+            steps_before=sum(evaluation.lengths),
+        )
+
+    def _ask(self, process: EnvironmentProcess, *, fresh: int | None) -> Evaluation:
         *_, (_, value) = process.run(
-            "evaluate", weights=self._weights, round_index=self._round_index, **self._settings
+            "evaluate", weights=self._weights, fresh=fresh, **self._settings
         )
-        return Evaluation(
-            tuple(value["returns"]),
-            tuple(value["lengths"]),
-            value["seconds"],
-            value["steps_before"],
-        )
+        return Evaluation(tuple(value["returns"]), tuple(value["lengths"]), value["seconds"])

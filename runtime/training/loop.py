@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from runtime.errors import BudgetError, CheckpointError, RunError
+from runtime.errors import CheckpointError, RunError
+from runtime.gmi.worlds.updater import WorldsUpdater
 from runtime.records.checkpoint import Checkpoint
 from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
@@ -81,7 +82,7 @@ class RoundLoop:
                 self.roles.evaluations.begin_again()
             while (reason := self._stop_reason) is None:
                 progress.current_round = progress.round_index + 1
-                row = self._run_round(progress.current_round)
+                row = self._pacing.run_round(progress.current_round, self._write)
                 if row is None:
                     reason = "budget"
                     break
@@ -98,15 +99,6 @@ class RoundLoop:
                     self._write()
                 finally:
                     self._pacing.close()
-
-    def _run_round(self, round_index: int) -> RoundRow | None:
-        """Runs a round; returns None if the budget does not hold it."""
-        try:
-            return self._pacing.run_round(round_index, self._write)
-        except BudgetError as error:
-            if self.roles.money.is_lost(round_index, error):
-                return None
-            raise
 
     def _finish(self, row: RoundRow) -> None:
         """Takes the state after a round, which is written after the next round's actors have started."""
@@ -239,8 +231,8 @@ class RoundLoop:
 
 
 def _make_pacing(roles: Roles) -> Pacing:
-    if roles.updating.updater.plays:
-        return WorldsPacing(roles)
+    if isinstance(roles.updating.updater, WorldsUpdater):
+        return WorldsPacing(roles, roles.updating.updater)
     if roles.algorithm.is_asynchronous:
         return AsynchronousPacing(roles)
     return SynchronousPacing(roles)

@@ -1,4 +1,4 @@
-"""The pacing of rounds: the order of a round's actors and updates, and what both orders share."""
+"""The pacing of rounds: the order of a round's actors and updates, and what all orders share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from lambda_actor.errors import ActorError
 from runtime.errors import RunError
 from runtime.records.rows import RoundRow
+from runtime.training.evaluations import Decided
 from runtime.training.roles import Roles
 from runtime.training.round import Round
 
@@ -72,6 +73,13 @@ class Pacing(ABC):
         )
         self._bill(current)
         self._money.save()
+
+    def _end(self, current: Round, decided: Decided) -> RoundRow:
+        """Bills a finished round, and returns its row."""
+        round_s = self._clock() - current.started_s
+        self._bill(current)
+        steps = self._roles.progress.env_steps_total
+        return current.row(decided, self._money.meter, env_steps_total=steps, round_s=round_s)
 
     def _bill(self, current: Round) -> None:
         """Bills an attempt at a round until now. Actors in flight continue."""

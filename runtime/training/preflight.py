@@ -10,32 +10,13 @@ from lambda_actor.trial import TriedEnvironment
 from runtime.errors import BudgetTooSmallError, ExperimentError
 from runtime.experiment.resolved import ResolvedExperiment, TrialFacts
 from runtime.fleet.sizes import check_sizes
-from runtime.learner import device_of
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
 from runtime.money.model import CostModel
 from runtime.money.prices import PRICES, PriceTable
 from runtime.money.work import Limits
 from runtime.training.costs import init_s, make_cost_model, make_phase_times
-from runtime.training.trial import try_environment, try_worlds
-
-
-def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
-    """Tries the environment of an experiment.
-
-    Raises:
-        EnvironmentNotHereError: It cannot be made.
-        ExperimentError: It cannot be used.
-    """
-    section = experiment.environment
-    if section.backend == "torch":
-        return try_worlds(section.worlds, device_of(experiment.learner.device))
-    return try_environment(
-        section.id,
-        section.preprocessing,
-        section.options,
-        fragment_steps=experiment.actor.fragment_steps,
-    )
+from runtime.training.trial import try_experiment
 
 
 def preflight(

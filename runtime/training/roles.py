@@ -36,7 +36,7 @@ from runtime.training.progress import Progress
 from runtime.training.updating import TimeLimit, Updating
 
 if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
+    from runtime.learner.updaters import Updater
 
 PATIENCE = Patience()
 
@@ -132,7 +132,7 @@ class Roles:
 
     def holds(self, round_index: int) -> bool:
         """Returns whether a round's standing parts fit in addition to all current reservations, under any limits."""
-        choices = self.money.phases.choices(**self._phases(round_index))
+        choices = self.money.choices(**self._phases(round_index))
         return any(self.money.meter.fits(0, limits) for limits in choices)
 
     def _phases(self, round_index: int) -> dict[str, bool]:
@@ -208,7 +208,7 @@ def make_roles(
     run: Run,
     callbacks: Callbacks,
     *,
-    updater: InPlaceUpdater,
+    updater: Updater,
     detector: Detector,
     evaluator: PolicyEvaluator,
     time_limit: TimeLimit,

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,9 +37,10 @@ from runtime.training.resume import (
 )
 from runtime.training.signals import Signals
 from runtime.training.summary import summarise
+from runtime.training.trial import start_process
 
 if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
+    from runtime.learner.updaters import Updater
 
 
 @dataclass(frozen=True)
@@ -319,7 +321,7 @@ class _Training:
         self._best = best
 
 
-def _open_updater(run: Run) -> InPlaceUpdater:
+def _open_updater(run: Run) -> Updater:
     """Opens the updater, with a copy of the learner if another one trains."""
     from runtime.learner import LearnerSpec, device_of, make_learner
     from runtime.learner.functions.invoking import Remote
@@ -346,27 +348,19 @@ def _open_updater(run: Run) -> InPlaceUpdater:
             run.save_ledger,
             run.events,
         )
-    updater: InPlaceUpdater = section.make(make_learner(spec, device=device), remote)
+    updater: Updater = section.make(make_learner(spec, device=device), remote)
     run.stack.callback(updater.close)
     return updater
 
 
 def _open_evaluator(run: Run) -> EvaluationProcess:
-    from runtime.learner import device_of
-
     experiment = run.experiment
-    environment, section = experiment.environment, experiment.evaluation
-    options = environment.options
-    if environment.backend == "torch":
-        options = {"worlds": environment.worlds, "device": device_of(experiment.learner.device)}
     evaluator = EvaluationProcess(
-        environment.id,
-        environment.preprocessing,
-        options,
-        episodes=section.episodes,
-        seed=experiment.seed,
-        is_stochastic=section.actions == "stochastic",
+        partial(start_process, experiment),
         target_return=experiment.stop.target_return,
+        episodes=experiment.evaluation.episodes,
+        seed=experiment.seed,
+        is_stochastic=experiment.evaluation.actions == "stochastic",
     )
     run.stack.callback(evaluator.close)
     return evaluator

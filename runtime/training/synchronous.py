@@ -43,7 +43,7 @@ class SynchronousPacing(Pacing):
             if group is None:
                 return None
             if self._has_quorum(group):
-                return self._finish(current, group)
+                return self._end(current, self._train(current, group))
             self._reject(current, actor_count=group.started, actors_returned=len(group.came))
         raise ActorsKeepFailingError(
             f"round {round_index} missed its quorum {REJECTED_ROUNDS_MAX} times in a row: "
@@ -66,13 +66,13 @@ class SynchronousPacing(Pacing):
             money.tell_exhausted(current.round_index, wanted)
             return None
         self._opened_s = self._clock()
-        until_s = self._opened_s + money.enforced.collect_s
+        until_s = self._opened_s + money.deadline_s
         group = Group(name, failures.patience.attempts, until_s, current.tally)
         spec = roles.rollouts.spec(
             current.round_index,
             current.policy_version,
             weights,
-            timeout_s=money.enforced.actor_s,
+            timeout_s=money.meter.limits.actor_s,
             raised=current.attempts_raised,
         )
         failures.begin()
@@ -135,19 +135,11 @@ class SynchronousPacing(Pacing):
         quorum = self._roles.rollouts.failures.patience.quorum
         return len(group.came) >= max(1, math.ceil(quorum * group.started - 1e-9))
 
-    def _finish(self, current: Round, group: Group) -> RoundRow:
-        """Trains on an attempt's trajectories, and bills it."""
-        decided = self._train(current, group)
-        round_s = self._clock() - current.started_s
-        self._bill(current)
-        steps = self._roles.progress.env_steps_total
-        return current.row(decided, self._money.meter, env_steps_total=steps, round_s=round_s)
-
     def _train(self, current: Round, group: Group) -> Decided:
         """Updates the policy, and collects a due evaluation, in what detection has left of the reserved time."""
         roles, training = self._roles, current.training
         detect_s = current.measured.seconds if current.measured else 0.0
-        limit_s = self._money.enforced.update_s - detect_s
+        limit_s = self._money.update_s - detect_s
         in_slot_order = sorted(group.came, key=lambda came: int(came["slot"]))
         update = roles.updating.train(in_slot_order, training, limit_s)
         roles.detection.add(update.samples)

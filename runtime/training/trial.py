@@ -19,12 +19,47 @@ from lambda_actor import trial
 from lambda_actor.spaces import Spaces
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import EnvironmentNotHereError, ExperimentError
+from runtime.experiment.resolved import ResolvedExperiment
+from runtime.learner import device_of
 from runtime.training.environment_process import EnvironmentProcess, TaskError
 
 _STEPS_MAX = 256
 """Longest first fragment that is played."""
 PATIENCE_S, _NOTICE_S = 600, 30
 """Time limit of the whole trial; the time until a notice about an import, reset or step."""
+
+
+def start_process(experiment: ResolvedExperiment) -> EnvironmentProcess:
+    """Starts a process with an experiment's environment, or with its batched one."""
+    section = experiment.environment
+    if section.backend == "torch":
+        device = device_of(experiment.learner.device)
+        tasks = "runtime.gmi.worlds.playing:WorldsTasks"
+        return EnvironmentProcess(section.id, tasks, section.worlds, device)
+    return _process(section.id, section.preprocessing, section.options)
+
+
+def _process(environment_id: str, *more: Any) -> EnvironmentProcess:
+    tasks = "runtime.training.environment_tasks:EnvironmentTasks"
+    return EnvironmentProcess(environment_id, tasks, environment_id, *more)
+
+
+def try_experiment(experiment: ResolvedExperiment) -> TriedEnvironment:
+    """Tries the environment of an experiment.
+
+    Raises:
+        EnvironmentNotHereError: It cannot be made.
+        ExperimentError: It cannot be used.
+    """
+    section = experiment.environment
+    if section.backend == "torch":
+        return _try_batched(section.id, lambda: start_process(experiment))
+    return try_environment(
+        section.id,
+        section.preprocessing,
+        section.options,
+        fragment_steps=experiment.actor.fragment_steps,
+    )
 
 
 def try_environment(
@@ -52,10 +87,7 @@ def try_environment(
         return _ask(process, clock, began_s + PATIENCE_S, task, **values)
 
     made = environment_id, preprocessing, options
-    with (
-        closing(EnvironmentProcess(*made)) as here,
-        closing(EnvironmentProcess(*made)) as elsewhere,
-    ):
+    with closing(_process(*made)) as here, closing(_process(*made)) as elsewhere:
         try:
             known = ask(here, "make")
         except TaskError as error:
@@ -74,33 +106,27 @@ def try_environment(
     return dataclasses.replace(tried, step_s=step_s, make_s=make_s)
 
 
-def try_worlds(
-    made: Mapping[str, Any], device: str, *, clock: Callable[[], float] = time.monotonic
-) -> TriedEnvironment:
-    """Makes a few worlds of a batched environment in another process, and plays some steps; returns its properties.
-
-    Args:
-        made: See `runtime.gmi.worlds.batched.make_worlds`.
-        device: ``cpu`` or ``cuda``.
+def _try_batched(environment_id: str, start: Callable[[], EnvironmentProcess]) -> TriedEnvironment:
+    """Makes a few worlds of a batched environment in another process, and plays some steps.
 
     Raises:
         ExperimentError: It cannot be made or used.
     """
-    began_s, name = clock(), made["id"]
-    with closing(EnvironmentProcess(name, "none", {"worlds": made, "device": device})) as process:
+    began_s = time.monotonic()
+    with closing(start()) as process:
         try:
-            found = _ask(process, clock, began_s + PATIENCE_S, "try_worlds")
+            known = _ask(process, time.monotonic, began_s + PATIENCE_S, "play")
         except TaskError as error:
             raise ExperimentError(str(error)) from None
     return TriedEnvironment(
-        name,
-        Spaces((found["observation_size"],), action_size=found["action_size"]),
+        environment_id,
+        Spaces((known["observation_size"],), action_size=known["action_size"]),
         "none",
-        found["steps_max"],
+        known["steps_max"],
         cannot_save_reason="",
         plain_because="",
-        step_s=found["step_s"],
-        make_s=clock() - began_s,
+        step_s=known["step_s"],
+        make_s=time.monotonic() - began_s,
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,11 @@ from runtime.errors import NotFiniteError
 from runtime.experiment.algorithm import AlgorithmSettings
 from runtime.fleet.actors import Trajectory
 from runtime.fleet.episodes import OpenEpisodes
-from runtime.learner.interfaces import (
-    Batch,
-    Update,
-    UpdateMetrics,
-)
+from runtime.learner.interfaces import Batch, Update, UpdateMetrics
 from runtime.training.progress import Progress
 
 if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
+    from runtime.learner.updaters import Updater
 
 TimeLimit = Callable[[float, str], AbstractContextManager[None]]
 """Takes seconds and a name; the context raises `BudgetError` when its block takes longer."""
@@ -57,8 +53,8 @@ class RoundTraining:
     staleness: list[np.ndarray] = field(default_factory=list)
     columns: Mapping[str, Any] = field(default_factory=dict)
 
-    def add(self, update: Update) -> None:
-        """Adds one update."""
+    def add(self, update: Update, samples: int, algorithm: AlgorithmSettings) -> None:
+        """Adds an update on this many samples."""
         self.metrics.append(update.metrics)
         self.staleness.append(update.staleness)
         self.columns = update.columns
@@ -66,9 +62,6 @@ class RoundTraining:
             self.replayed += len(update.staleness)
         else:
             self.trajectories += len(update.staleness)
-
-    def count_samples(self, samples: int, algorithm: AlgorithmSettings) -> None:
-        """Counts an update's samples, and its gradient steps."""
         self.samples_trained += algorithm.passes * samples
         self.gradient_steps += algorithm.passes * math.ceil(samples / algorithm.minibatch_steps)
 
@@ -81,12 +74,12 @@ class RoundTraining:
     @property
     def episode_returns(self) -> list[float]:
         """Returns of the ended episodes."""
-        return [float(one) for episodes in self.episodes for one in episodes["episode_returns"]]
+        return [float(value) for episodes in self.episodes for value in episodes["episode_returns"]]
 
     @property
     def episode_lengths(self) -> list[int]:
         """Lengths of the ended episodes, in steps."""
-        return [int(one) for episodes in self.episodes for one in episodes["episode_lengths"]]
+        return [int(steps) for episodes in self.episodes for steps in episodes["episode_lengths"]]
 
     @property
     def episodes_spanning_versions(self) -> int:
@@ -100,7 +93,8 @@ class RoundTraining:
     def mean_metrics(self) -> UpdateMetrics:
         """Means over the updates, with the last one's learning rate."""
         means: dict[str, Any] = {
-            name: mean([vars(one)[name] for one in self.metrics]) for name in vars(self.metrics[-1])
+            name: mean([getattr(metrics, name) for metrics in self.metrics])
+            for name in vars(self.metrics[-1])
         }
         return UpdateMetrics(**means | {"learning_rate": self.metrics[-1].learning_rate})
 
@@ -120,7 +114,7 @@ class Updating:
         clock: Monotonic seconds.
     """
 
-    updater: InPlaceUpdater
+    updater: Updater
     assemble: Callable[[Sequence[Trajectory]], Batch]
     algorithm: AlgorithmSettings
     episodes: OpenEpisodes
@@ -138,34 +132,24 @@ class Updating:
             training: The round's record.
             limit_s: Longest that it may take.
 
-        Returns:
-            The newest of the updates that have ended.
-
         Raises:
             NotFiniteError: Training diverged.
         """
         batch = self.assemble(trajectories)
-
-        def submit() -> list[Update]:
-            self.updater.submit(batch, progress=self.progress.fraction)
-            updates: list[Update] = []
-            while not updates:
-                updates = self.updater.poll(limit_s)
-            return updates
-
-        updates = self.learn(submit, training, limit_s)
+        with self.limited(training, limit_s):
+            update = self.updater.train(batch, progress=self.progress.fraction)
+        self.record(update, len(update.samples.advantages), training)
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
         self.progress.env_steps_total += batch.env_steps
         if self.has_replays:
-            training.replayed_steps = (training.replayed_steps or 0) + self.episodes.replayed_steps(
-                trajectories
-            )
+            replayed_steps = self.episodes.replayed_steps(trajectories)
+            training.replayed_steps = (training.replayed_steps or 0) + replayed_steps
         training.episodes_dropped += self.episodes.take_dropped() + sum(
             steps < self.progress.fragment_steps for steps in batch.lengths.tolist()
         )
         self.episodes.take_over(trajectories)
-        return updates[-1]
+        return update
 
     def replay(self, training: RoundTraining, limit_s: float) -> bool:
         """Trains again on trajectories that the updater keeps; returns False if it may not.
@@ -173,12 +157,37 @@ class Updating:
         Raises:
             NotFiniteError: Training diverged.
         """
-
-        def again() -> list[Update]:
+        with self.limited(training, limit_s):
             update = self.updater.replay(progress=self.progress.fraction)
-            return [] if update is None else [update]
+        if update is None:
+            return False
+        self.record(update, len(update.samples.advantages), training)
+        return True
 
-        return bool(self.learn(again, training, limit_s))
+    @contextmanager
+    def limited(self, training: RoundTraining, limit_s: float) -> Iterator[None]:
+        """A block that updates the policy within a time limit, and counts its seconds.
+
+        Raises:
+            BudgetError: It took longer.
+            NotFiniteError: Training diverged.
+        """
+        started_s = self.clock()
+        with self.time_limit(limit_s, "the update"):
+            try:
+                yield
+            except NotFiniteError as error:
+                raise self._diverged(str(error)) from None
+        training.learn_s += self.clock() - started_s
+
+    def record(self, update: Update, samples: int, training: RoundTraining) -> None:
+        """Checks an update on this many samples, and adds it to the round's record.
+
+        Raises:
+            NotFiniteError: Training diverged.
+        """
+        self.check_finite(vars(update.metrics))
+        training.add(update, samples, self.algorithm)
 
     def check_finite(self, figures: Mapping[str, float | None]) -> None:
         """Checks figures of the updater.
@@ -196,28 +205,6 @@ class Updating:
             f"(algorithm.normalize_rewards: true scales them), or algorithm.learning_rate. "
             "The last checkpoint is from before that round"
         )
-
-    def learn(
-        self, step: Callable[[], list[Update]], training: RoundTraining, limit_s: float
-    ) -> list[Update]:
-        """Makes updates within a time limit, checks them and records them.
-
-        Raises:
-            NotFiniteError: Training diverged.
-        """
-        started_s = self.clock()
-        with self.time_limit(limit_s, "the update"):
-            try:
-                updates = step()
-            except NotFiniteError as error:
-                raise self._diverged(str(error)) from None
-        learn_s = self.clock() - started_s
-        training.learn_s += learn_s
-        for update in updates:
-            training.count_samples(len(update.samples.advantages), self.algorithm)
-            self.check_finite(vars(update.metrics))
-            training.add(update)
-        return updates
 
 
 def mean(values: Sequence[float | None]) -> float | None:

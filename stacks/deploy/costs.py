@@ -13,7 +13,8 @@ from runtime.money.estimate import rounds_of
 from runtime.money.model import vcpu_share
 from runtime.show.terminal import spent_of
 from runtime.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
-from runtime.training.preflight import smallest_budget_usd, try_experiment
+from runtime.training.preflight import smallest_budget_usd
+from runtime.training.trial import try_experiment
 from stacks.plan import LAUNCHES_MAX, Plan, check_round
 
 

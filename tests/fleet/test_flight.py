@@ -20,7 +20,7 @@ from runtime.errors import ActorsKeepFailingError, BudgetError
 from runtime.fleet.actors import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
-from runtime.fleet.flight import Flight, Group
+from runtime.fleet.flight import GIVE_UP_S, Flight, Group
 from runtime.money.work import ACTOR, Outcome, Work
 from runtime.records.events import EventLog
 from tests.fakes import (
@@ -97,7 +97,6 @@ class Round:
             events,
             lambda: self.log.append(("ledger", self.meter.reserved_usd)),
             clock=self.clock,
-            give_up_timeout_s=0.05,
         )
         self.group = Group("r5t0", attempts, self.clock() + deadline_s)
         if not slots:
@@ -212,7 +211,7 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
         assert what != "abandon" or set(ids) <= {one for _, one in round_.log[:index]}
     if not stale:
         waits = any(play.status is None for play in played.values())
-        waited_s = (DEADLINE_S if waits else 0.0) + (0.05 if DEAF in played.values() else 0.0)
+        waited_s = (DEADLINE_S if waits else 0.0) + (GIVE_UP_S if DEAF in played.values() else 0.0)
         assert round_.clock() - began_s == pytest.approx(waited_s)
 
 

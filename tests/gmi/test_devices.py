@@ -161,12 +161,11 @@ def test_threads_of_a_core_stand_side_by_side_and_processors_one_after_the_other
 # Choice of backend
 
 
-@pytest.mark.parametrize("is_serving", [False, True])
-def test_whole_gpus_from_volta_on_are_shared_by_mps(is_serving: bool) -> None:
+def test_whole_gpus_from_volta_on_are_shared_by_mps() -> None:
     for answers in WITH_GPU:
-        assert choose_backend(machine(answers), "auto", 4, is_serving=is_serving) == ("mps", "")
+        assert choose_backend(machine(answers), "auto", 4) == ("mps", "")
     old, plain = machine(nvidia_smi.P4), machine(nvidia_smi.V100, has_mps=False)
-    assert [choose_backend(one, "auto", 4, is_serving=is_serving)[0] for one in (old, plain)] == [
+    assert [choose_backend(one, "auto", 4)[0] for one in (old, plain)] == [
         "none",
         "none",
     ]
@@ -181,9 +180,8 @@ def test_without_a_gpu_instances_get_cores() -> None:
 
 
 @pytest.mark.parametrize("slices", SLICED)
-def test_slices_serve_and_are_used_for_training_where_a_gpu_is_nothing_else(slices: int) -> None:
+def test_slices_are_used_where_a_gpu_is_nothing_else(slices: int) -> None:
     found = machine(SLICED[slices])
-    assert choose_backend(found, "auto", slices, is_serving=True) == ("mig", "")
     backend, remark = choose_backend(found, "auto", slices)
     assert (backend, remark) == (
         "mig",
@@ -191,12 +189,8 @@ def test_slices_serve_and_are_used_for_training_where_a_gpu_is_nothing_else(slic
     )
 
 
-def test_more_than_seven_instances_a_gpu_are_mps_even_if_they_serve() -> None:
-    found = machine(dgx(0, 4))
-    assert choose_backend(found, "auto", 7, is_serving=True) == ("mig", "")
-    backend, remark = choose_backend(found, "auto", 8, is_serving=True)
-    assert (backend, remark) == ("mps", "not mig: 8 instances, and 7 slices")
-    text = refusal(machine(SLICED[7]), "auto", 8, is_serving=True)
+def test_more_instances_than_slices_are_refused() -> None:
+    text = refusal(machine(SLICED[7]), "auto", 8)
     assert "not mig: 8 instances, and 7 slices" in text and "allowed on this machine: cores" in text
 
 
@@ -238,8 +232,8 @@ def test_what_auto_chooses_may_be_asked_for() -> None:
         machine(can_pin=False),
         *map(machine, [*WITH_GPU, *SLICED.values(), nvidia_smi.DGX]),
     ]
-    for found, count, is_serving in itertools.product(everything, (1, 2), (False, True)):
-        backend, _ = choose_backend(found, "auto", count, is_serving=is_serving)
+    for found, count in itertools.product(everything, (1, 2)):
+        backend, _ = choose_backend(found, "auto", count)
         assert choose_backend(found, backend, count) == (backend, "")
 
 

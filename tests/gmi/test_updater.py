@@ -107,6 +107,7 @@ class Made:
                 lambda: None,
                 self.events,
             ),
+            self.fleet,
             timeout_s=timeout_s,
         )
         learner = Ppo(SPEC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import roll_out
 from runtime.errors import BudgetError, RunDirectoryError, RunError
 from runtime.records.policy_file import read_policy, save_policy
+from runtime.training.environment_process import EnvironmentProcess
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluation, Evaluator
 from runtime.training.evaluation_process import EvaluationProcess
 from tests.environments import (
@@ -31,6 +33,7 @@ from tests.environments import (
 )
 from tests.helpers import PATIENCE_S, command_line, descendants, wait_for
 
+TASKS = "runtime.training.environment_tasks:EnvironmentTasks"
 HERE, COUNTER = __name__, "tests.environments:Counter"
 
 
@@ -189,9 +192,12 @@ Begin = Callable[..., EvaluationProcess]
 def begin() -> Iterator[Begin]:
     processes: list[EvaluationProcess] = []
 
-    def begun(environment_id: str = "CartPole-v1", **options: Any) -> EvaluationProcess:
+    def begun(
+        environment_id: str = "CartPole-v1", kwargs: Any = None, **options: Any
+    ) -> EvaluationProcess:
         settings = {"episodes": 3, "seed": 4, "target_return": None} | options
-        processes.append(EvaluationProcess(environment_id, "none", **settings))
+        start = partial(EnvironmentProcess, environment_id, TASKS, environment_id, "none", kwargs)
+        processes.append(EvaluationProcess(start, **settings))
         known = COUNTER if environment_id.startswith(HERE) else environment_id
         processes[-1].begin(weights_for(make_environment(known)), 7)
         return processes[-1]
@@ -231,7 +237,7 @@ def test_if_its_process_is_killed_another_one_repeats_the_evaluation_once(
     begin: Begin, tmp_path: Path
 ) -> None:
     (left := tmp_path / "left").touch()
-    process = begin(f"{HERE}:Killed", options={"kwargs": {"path": str(left)}})
+    process = begin(f"{HERE}:Killed", {"kwargs": {"path": str(left)}})
     undisturbed, weights = process.result(PATIENCE_S), weights_for(make_environment(COUNTER))
     for round_index, is_idle in ((8, False), (9, False), (10, True)):
         if is_idle:
@@ -282,9 +288,8 @@ def test_a_failure_there_is_named(
     error: type[Exception],
     words: str,
 ) -> None:
-    options = {"kwargs": {"how": how}} if how else None
     with pytest.raises(error, match=words):
-        begin(environment_id, options=options).result(patience_s)
+        begin(environment_id, {"kwargs": {"how": how}}).result(patience_s)
 
 
 # The policy's file

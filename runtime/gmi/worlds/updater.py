@@ -15,14 +15,17 @@ import numpy as np
 from lambda_actor.inline import from_text
 from runtime.errors import RunError
 from runtime.fleet.interfaces import Invocation
+from runtime.gmi.fleet import InstancesFleet, WorldsPlan
 from runtime.gmi.updater import InstancesUpdater
-from runtime.learner.functions.invoking import ATTEMPTS
+from runtime.learner.functions.invoking import ATTEMPTS, Remote
 from runtime.learner.functions.messages import decode_state, encode_state
 from runtime.learner.functions.store import object_name
+from runtime.learner.interfaces import Learner, Update
 from runtime.records.state import State
 
 _PREFIX = "worlds."
 _SAVE_LIMIT_S = 60.0
+_EPISODE_TYPES = {"returns": np.float64, "lengths": np.int64, "first_versions": np.int64}
 
 
 @dataclass(frozen=True)
@@ -37,46 +40,69 @@ class WorldsRound:
     policy_versions: np.ndarray
 
 
-class WorldsUpdater(InstancesUpdater):
-    """Lets instances play and train; see `runtime.learner.in_place.InPlaceUpdater`.
-
-    Its state includes the worlds' states, if the environment has any.
+@dataclass(frozen=True)
+class PlayedRound:
+    """A round that was played and trained on.
 
     Attributes:
-        counts: Worlds of each instance.
-        steps: Environment steps of a round.
-        answers: What each instance told of the last round: ``play_s`` and ``episodes``.
+        update: Its update.
+        env_steps: Environment steps of all worlds.
+        play_s: Seconds of playing, of the slowest instance.
+        episodes: The episodes that ended, by instance: ``episode_returns``, ``episode_lengths`` and
+            ``episode_first_versions``.
     """
 
-    plays = True
+    update: Update
+    env_steps: int
+    play_s: float
+    episodes: Sequence[dict[str, np.ndarray]]
 
-    def __init__(self, learner: Any, remote: Any, **options: Any) -> None:
+
+class WorldsUpdater(InstancesUpdater):
+    """Lets instances play and train. Its state includes the worlds' states, if the environment has any.
+
+    Attributes:
+        plan: The worlds.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        remote: Remote,
+        instances: InstancesFleet,
+        plan: WorldsPlan,
+        **options: Any,
+    ) -> None:
         """Takes over a mirror; see `InstancesUpdater`."""
         self._resumed: dict[int, dict[str, np.ndarray]] = {}
-        self._worlds: Mapping[str, Any] = remote.fleet.inside.worlds
-        self.counts: Sequence[int] = self._worlds["counts"]
-        self.steps: int = sum(self.counts) * self._worlds["steps"]
-        self.answers: list[Mapping[str, Any]] = []
-        super().__init__(learner, remote, **options)
+        self._answers: Sequence[Mapping[str, Any]] = []
+        self.plan = plan
+        super().__init__(learner, remote, instances, **options)
 
     def begin_round(self, round_index: int, *, progress: float) -> None:
-        """Asks all instances for a round, whose update `poll` returns.
+        """Asks all instances for a round.
 
         Args:
             progress: Fraction of the training that is done.
         """
-        versions = np.full(sum(self.counts), self.policy_version, np.int64)
-        shares: dict[int, Sequence[int]] = {instance: [] for instance in range(len(self.counts))}
+        versions = np.full(sum(self.plan.counts), self.policy_version, np.int64)
+        shares: dict[int, Sequence[int]] = {
+            instance: [] for instance in range(len(self.plan.counts))
+        }
         self._train(WorldsRound(round_index, versions), shares, progress, attempt=0)
 
-    @property
-    def episodes(self) -> list[dict[str, np.ndarray]]:
-        """The episodes that ended in the last round, by instance."""
-        types = {"returns": np.float64, "lengths": np.int64, "first_versions": np.int64}
-        return [
-            {name: np.frombuffer(from_text(one["episodes"][name]), types[name]) for name in types}
-            for one in self.answers
+    def end_round(self) -> PlayedRound:
+        """Waits for the round, and returns it; see `poll` for errors."""
+        update = self.awaited()
+        episodes = [
+            {
+                f"episode_{name}": np.frombuffer(from_text(answer["episodes"][name]), kind)
+                for name, kind in _EPISODE_TYPES.items()
+            }
+            for answer in self._answers
         ]
+        play_s = max((answer["play_s"] for answer in self._answers), default=0.0)
+        return PlayedRound(update, sum(self.plan.counts) * self.plan.steps, play_s, episodes)
 
     def get_state(self) -> State:
         """Returns the learner's state, and asks the instances for that of their worlds.
@@ -86,7 +112,7 @@ class WorldsUpdater(InstancesUpdater):
         """
         state = super().get_state()
         arrays = dict(state.arrays)
-        failed = dict.fromkeys(range(len(self.counts)), "")
+        failed = dict.fromkeys(range(len(self.plan.counts)), "")
         for attempt in range(ATTEMPTS):
             failed = self._save(failed, arrays, attempt)
         if failed:
@@ -142,12 +168,12 @@ class WorldsUpdater(InstancesUpdater):
         return object_name(self._token, "worlds", instance)
 
     def _part(self, batch: WorldsRound, columns: Sequence[int]) -> dict[str, Any]:
-        stored = [self._stored_name(one) for one in range(len(self.counts))]
+        stored = [self._stored_name(one) for one in range(len(self.plan.counts))]
         asked = {"round_index": batch.round_index, "stored": stored if self._resumed else []}
-        return {"worlds": {**self._worlds, **asked}}
+        return {"worlds": {**vars(self.plan), **asked}}
 
     def _take(self, request: Any, data: bytes) -> None:
         super()._take(request, data)
         # An instance that is replaced later begins new episodes.
         self._resumed = {}
-        self.answers = request.answers
+        self._answers = request.answers

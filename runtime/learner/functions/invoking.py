@@ -25,14 +25,16 @@ from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.learner import LearnerSpec
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import StoreError
-from runtime.learner.in_place import InPlaceUpdater
-from runtime.learner.interfaces import Learner, Update
+from runtime.learner.interfaces import Batch, Learner, Update
 from runtime.learner.spec import spec_values
+from runtime.learner.updaters import Updater
 from runtime.money.meter import Meter
 from runtime.money.work import Outcome, Work
 from runtime.records.observers import EventSink
 from runtime.records.state import State
 
+_LOOK_S = 60.0
+"""Longest wait for an invocation at a time."""
 ATTEMPTS = 3
 """Maximum tries for one policy version. After that the run ends."""
 
@@ -83,11 +85,11 @@ class ObjectRequest:
 Asked = TypeVar("Asked", bound=ObjectRequest)
 
 
-class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):
-    """Lets functions train; see `runtime.learner.in_place.InPlaceUpdater`.
+class InvokingUpdater(Updater, Generic[Asked], ABC):
+    """Lets functions train; its learner mirrors the newest version.
 
     Attributes:
-        learner: The mirror: it holds the newest version.
+        ended: Updates that `poll` has not returned yet.
     """
 
     def __init__(self, learner: Learner, remote: Remote) -> None:
@@ -99,6 +101,11 @@ class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):
         self._restarts = self._late = 0
         self._names: set[str] = set()
         self._running: dict[str, Asked] = {}
+        self.ended: list[Update] = []
+
+    @abstractmethod
+    def submit(self, batch: Batch, *, progress: float) -> None:
+        """Starts to train on a batch; `poll` returns the update."""
 
     @abstractmethod
     def _take(self, request: Asked, data: bytes) -> None:
@@ -114,6 +121,17 @@ class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):
         """Asks again for the object of a failed request."""
         raise NotImplementedError
 
+    def train(self, batch: Batch, *, progress: float) -> Update:
+        """Trains on a batch; see `Updater`."""
+        self.submit(batch, progress=progress)
+        return self.awaited()
+
+    def awaited(self) -> Update:
+        """Waits for the update under way. The caller limits the time; see `poll` for errors."""
+        while not (updates := self.poll(_LOOK_S)):
+            pass
+        return updates[-1]
+
     def poll(self, timeout_s: float) -> list[Update]:
         """Returns the updates that have ended. Takes arrived objects, and asks again for missing ones.
 
@@ -128,13 +146,15 @@ class InvokingUpdater(InPlaceUpdater, Generic[Asked], ABC):
                 self._late += 1
             else:
                 self._ended(request, outcome)
-        return super().poll(timeout_s)
+        ended, self.ended = self.ended, []
+        return ended
 
     def set_state(self, state: State) -> None:
         """Continues from a state. Objects in the store then belong to another training."""
         super().set_state(state)
         self._restarts += 1
         self._running.clear()
+        self.ended.clear()
 
     def close(self) -> None:
         """Gives up what runs, and empties the store."""

@@ -10,7 +10,7 @@ from runtime.experiment.learner import LearnerFunctionSettings
 from runtime.experiment.section import Field
 
 if TYPE_CHECKING:
-    from runtime.learner.in_place import InPlaceUpdater
+    from runtime.learner.updaters import Updater
 
 
 class FunctionSettings(LearnerFunctionSettings):
@@ -22,7 +22,7 @@ class FunctionSettings(LearnerFunctionSettings):
         """Yields a message for each combination of values that cannot work."""
         yield from _problems(experiment)
 
-    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
         from runtime.learner.functions.function import FunctionUpdater
 
@@ -74,7 +74,7 @@ class StellarisSettings(LearnerFunctionSettings):
             )
         yield from _problems(experiment)
 
-    def make(self, learner: Any, remote: Any) -> InPlaceUpdater:
+    def make(self, learner: Any, remote: Any) -> Updater:
         """Makes the updater."""
         from runtime.learner.functions.stellaris import StellarisUpdater
 

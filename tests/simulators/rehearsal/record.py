@@ -28,7 +28,6 @@ _EVENTS = {
     "run_ended": "ends: {stop_reason} {error}",
     "reservation_forfeited": "what was reserved counts as spent: ${usd:.4f}",
     "standing_billed": "what stood until now is billed: ${usd:.4f}",
-    "round_lost": "round {round_index} is lost: {reason}",
     "round_rejected": "round {round_index} is repeated",
 }
 

@@ -27,7 +27,8 @@ from runtime.money.estimate import rounds_of
 from runtime.money.meter import BillingClock, Meter
 from runtime.money.prices import PRICES, elsewhere, prices_from_json, prices_to_json
 from runtime.training.costs import make_cost_model
-from runtime.training.preflight import fit, smallest_budget_usd, try_experiment
+from runtime.training.preflight import fit, smallest_budget_usd
+from runtime.training.trial import try_experiment
 from stacks.assembly import make_app
 from stacks.deploy import account, cdk, command, costs
 from stacks.plan import Plan

@@ -1,7 +1,8 @@
-"""The base of updaters, which decide where and when a learner trains. By itself it trains here, at once."""
+"""Updaters decide where and when a learner trains: in this process, in functions, or in instances."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from lambda_actor.spaces import Spaces
@@ -17,16 +18,12 @@ from runtime.learner.interfaces import (
 from runtime.records.state import State
 
 
-class InPlaceUpdater:
-    """Turns batches into policy versions: trains one learner on each batch within `submit`.
+class Updater(ABC):
+    """Turns batches into policy versions.
 
     Attributes:
-        learner: The learner.
-        ended: Updates that `poll` has not returned yet.
-        plays: Whether it also plays the rounds, without actors.
+        learner: Holds the newest version.
     """
-
-    plays = False
 
     def __init__(self, learner: Learner) -> None:
         """Takes over a learner.
@@ -35,7 +32,22 @@ class InPlaceUpdater:
             learner: Only this updater may train it from now on.
         """
         self.learner = learner
-        self.ended: list[Update] = []
+
+    @abstractmethod
+    def train(self, batch: Batch, *, progress: float) -> Update:
+        """Trains on a batch, and returns the update when it has ended.
+
+        Args:
+            batch: The batch, which the updater owns from now on.
+            progress: Fraction of the training that is done, 0 to 1, for schedules.
+
+        Raises:
+            RunError: The learner is gone.
+        """
+
+    def replay(self, *, progress: float) -> Update | None:
+        """Trains once more on earlier trajectories, and returns the update. Returns None if there are none to reuse."""
+        return self.learner.replay(progress=progress)
 
     @property
     def policy_version(self) -> int:
@@ -49,7 +61,7 @@ class InPlaceUpdater:
     def assemble(
         self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool
     ) -> Batch:
-        """Returns these trajectories, in their order, as a batch for `submit`.
+        """Returns these trajectories, in their order, as a batch for `train`.
 
         Args:
             trajectories: Decoded and checked against ``spaces``.
@@ -61,47 +73,25 @@ class InPlaceUpdater:
         """
         return assemble_batch(trajectories, spaces, clip_rewards=clip_rewards)
 
-    def submit(self, batch: Batch, *, progress: float) -> None:
-        """Takes a batch for training. A subclass may return before training ends.
-
-        Args:
-            batch: The batch, which the updater owns from now on.
-            progress: Fraction of the training that is done, 0 to 1, for schedules.
-
-        Raises:
-            RunError: The learner is gone.
-        """
-        self.ended.append(self.learner.update(batch, progress=progress))
-
-    def poll(self, timeout_s: float) -> list[Update]:
-        """Returns the updates that have ended since the last call, oldest first.
-
-        Args:
-            timeout_s: Seconds to wait for the first one, if none has ended yet and one is under way.
-
-        Raises:
-            RunError: The learner is gone.
-        """
-        ended = self.ended
-        self.ended = []
-        return ended
-
-    def replay(self, *, progress: float) -> Update | None:
-        """Trains once more on earlier trajectories, and returns the update. Returns None if there are none to reuse."""
-        return self.learner.replay(progress=progress)
-
     def curvature_problem(self, objective: str, samples: DetectorSamples) -> CurvatureProblem:
         """Returns the named objective at the newest policy, as a copy that training does not change."""
         return self.learner.curvature_problem(objective, samples)
 
     def get_state(self) -> State:
-        """Returns the state for resuming. Call it only when no update is under way."""
+        """Returns the state for resuming."""
         return self.learner.get_state()
 
     def set_state(self, state: State) -> None:
-        """Continues from a state, and drops updates that `poll` has not returned."""
+        """Continues from a state."""
         self.learner.set_state(state)
-        self.ended.clear()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most have nothing to end
         """Ends all training; idempotent."""
+
+
+class InPlaceUpdater(Updater):
+    """Trains the learner in this process."""
+
+    def train(self, batch: Batch, *, progress: float) -> Update:
+        """Trains on a batch; see `Updater`."""
+        return self.learner.update(batch, progress=progress)
