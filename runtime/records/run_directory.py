@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -71,6 +72,7 @@ class RunDirectory:
             if self._is_new and not self.holds_run:
                 for name in (layout.LOCK, layout.EVENTS, layout.LEDGER, layout.ACTORS_LOG):
                     remove(self.path / name)
+                shutil.rmtree(self.path / layout.WANDB, ignore_errors=True)
                 with suppress(OSError):
                     self.path.rmdir()
         finally:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,15 @@ _PER_ROUND = {
     "reduce_wait_s": ("Of these sums, waiting for other instances", "s, mean over the instances"),
 }
 
+_AGAINST = {
+    "steps": ("env_steps_total", "environment steps", "steps"),
+    "time": ("round_s", "seconds of all rounds, by the clock", "s"),
+    "dollars": ("spent_usd", "US dollars", "$"),
+}
+"""By tab, the column, the axis and its unit."""
+
 Chart = dict[str, Any]
 Curve = tuple[list[float], list[float]]
-Totals = Callable[[RecordedRun], np.ndarray]
-"""Returns what a run has used until each round."""
 
 
 def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
@@ -57,26 +63,17 @@ def return_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
         counts = [len(run.column(keys[0])) for run in runs if run.rows]
         keys = keys[:1] if min(counts, default=0) >= _EVALUATIONS_MIN else keys[1:]
     label = "mean return" if len(keys) > 1 else f"return in {_RETURNS[keys[0]]}"
-
-    def chart(tab: str, basis: str, x: str, unit: str, used: Totals) -> Chart:
+    charts = []
+    for tab, (used, x, unit) in _AGAINST.items():
         lines = [
             line
             for colour, group in enumerate(groups)
             for line in _group_lines(group, colour, keys, used, is_alone=len(groups) == 1)
         ]
-        return _chart(f"Return against {tab}", basis, x, label, lines) | {"tab": tab, "unit": unit}
-
-    return [
-        chart("steps", "measured", "environment steps", "steps", partial(_sums, key="env_steps")),
-        chart(
-            "time",
-            "measured",
-            "seconds of all rounds, by the clock",
-            "s",
-            partial(_sums, key="round_s"),
-        ),
-        chart("dollars", basis_of(groups), "US dollars", "$", partial(_column, key="spent_usd")),
-    ]
+        basis = basis_of(groups) if tab == "dollars" else "measured"
+        chart = _chart(f"Return against {tab}", basis, x, label, lines)
+        charts.append(chart | {"tab": tab, "unit": unit})
+    return charts
 
 
 def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
@@ -112,12 +109,13 @@ def _chart(title: str, basis: str, x: str, y: str, lines: Sequence[Chart]) -> Ch
 
 def _means(group: RecordedGroup, key: str) -> Curve:
     """Returns a column's mean over the runs that reached a round, by round."""
-    values: dict[float, list[float]] = {}
+    values: defaultdict[float, list[float]] = defaultdict(list)
     for run in group.runs:
         for row in run.rows:
             if row.get(key) is not None:
-                values.setdefault(row["round_index"], []).append(row[key])
-    return sorted(values), [sum(values[index]) / len(values[index]) for index in sorted(values)]
+                values[row["round_index"]].append(row[key])
+    rounds = sorted(values)
+    return rounds, [fmean(values[index]) for index in rounds]
 
 
 def _line(
@@ -135,18 +133,10 @@ def _thinned(line: Chart) -> Chart:
     return line | {key: [line[key][index] for index in chosen] for key in ("x", "y")}
 
 
-def _column(run: RecordedRun, key: str) -> np.ndarray:
-    return np.array(run.column(key))
-
-
-def _sums(run: RecordedRun, key: str) -> np.ndarray:
-    return np.cumsum(run.column(key))
-
-
 def _group_lines(
-    group: RecordedGroup, colour: int, keys: Sequence[str], used: Totals, *, is_alone: bool
+    group: RecordedGroup, colour: int, keys: Sequence[str], used: str, *, is_alone: bool
 ) -> Iterator[Chart]:
-    """Returns the lines of one group; ``place`` sets their color."""
+    """Yields the lines of one group against the column ``used``."""
     if len(group.runs) == 1:
         for index, key in enumerate(keys):
             name = _RETURNS[key] if len(keys) > 1 else group.name
@@ -167,16 +157,19 @@ def _group_lines(
             yield _line(label, *curve, colour + index * is_alone, "thin")
 
 
-def _curve(run: RecordedRun, key: str, used: Totals) -> Curve:
-    """Pairs each value of a column with the total used so far; evaluations are at the round of their policy."""
-    totals = dict(zip(run.column("round_index"), used(run).tolist(), strict=True))
+def _curve(run: RecordedRun, key: str, used: str) -> Curve:
+    """Pairs each value of a column with what was used by then; evaluations are at the round of their policy."""
+    total = run.column(used)
+    if used == "round_s":
+        total = np.cumsum(total).tolist()
+    used_by = dict(zip(run.column("round_index"), total, strict=True))
     points = {}
     for row in run.rows:
         if row.get(key) is not None:
-            used_by_then = totals[row["round_index"]]
-            if key == "evaluation_return_mean":
-                used_by_then = totals.get(row["evaluation_round"], used_by_then)
-            points[used_by_then] = row[key]
+            index = row["round_index"]
+            if key == "evaluation_return_mean" and row["evaluation_round"] in used_by:
+                index = row["evaluation_round"]
+            points[used_by[index]] = row[key]
     return sorted(points), [points[x] for x in sorted(points)]
 
 

@@ -42,29 +42,22 @@ def settings_text(experiment: Experiment) -> str:
 
 
 class Pace:
-    """Steps per second, and the time until the first limit is reached."""
+    """Steps per second over the last rounds, and the time until the first limit is reached."""
 
     def __init__(self, experiment: Experiment, clock: Callable[[], float]) -> None:
         stop = experiment.stop
         self._limits = stop.max_steps, stop.max_rounds, experiment.budget.usd
         self._clock = clock
         self._marks: deque[tuple[float, Sequence[float]]] = deque(maxlen=_RATE_ROUNDS + 1)
-        self.started()
-
-    def started(self) -> None:
-        """Marks the start of the first round, because imports do not belong to its pace."""
-        self._started_s = self._clock()
 
     def cells(self, row: RoundRow) -> dict[str, str]:
-        """Returns the pace after another round."""
+        """Returns the pace after another round; it is unknown after the first one, whose actors start cold."""
         used = row.env_steps_total, row.round_index, row.spent_usd
-        if not self._marks:
-            of_round = row.env_steps, 1, row.round_cost_usd
-            earlier = [now - added for now, added in zip(used, of_round, strict=True)]
-            self._marks.append((self._started_s, earlier))
         self._marks.append((self._clock(), used))
         begin_s, before = self._marks[0]
-        seconds = max(self._marks[-1][0] - begin_s, 1e-9)
+        if len(self._marks) == 1:
+            return {"steps/s": "–", "ETA": "–"}
+        seconds = max(self._clock() - begin_s, 1e-9)
         left_s = [
             max(0.0, limit - now) * seconds / (now - earlier)
             for limit, now, earlier in zip(self._limits, used, before, strict=True)
@@ -103,7 +96,6 @@ class RunDisplay(Display):
         self._rounds = 0
 
     def started(self, experiment: Experiment, facts: Mapping[str, str]) -> None:
-        self._pace.started()
         settings = settings_text(experiment) * self._has_settings
         self._print(settings + "\n".join(f"{name}: {value}" for name, value in facts.items()))
 

@@ -64,7 +64,7 @@ def save_onnx(
     graph = _Graph()
     name = "logits" if spaces.is_discrete else "mean"
     inputs = _observations(environment)
-    _LAYERS[policy.network](graph, fields, spaces, name)
+    _layers(graph, fields, spaces, policy.network, output=name)
     outputs = [_batch(name, TensorProto.FLOAT, spaces.output_size)]
     if spaces.has_action_mask:
         inputs.append(_batch(MASK, TensorProto.BOOL, spaces.output_size))
@@ -134,32 +134,30 @@ def _observations(environment: ActorEnvironment) -> list[Any]:
     return [_batch("observation", kind, *environment.observation_shape)]
 
 
-def _mlp(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
-    if spaces.is_pixels:
-        _divide(graph)
-    graph.add("Flatten")
-    _normalise(graph, fields)
-    _hidden(graph, fields, outputs, first=0)
-
-
-def _conv(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str) -> None:
-    _trunk(graph, fields, spaces)
-    _dense(graph, fields, TRUNK_LAYERS, output=outputs)
-
-
-def _combined(
-    graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, outputs: str
+def _layers(
+    graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, network: str, *, output: str
 ) -> None:
-    graph.last = "picture"
-    _trunk(graph, fields, spaces)
-    features = graph.last
-    graph.last = "vector"
-    _normalise(graph, fields)
-    graph.add("Concat", before=features, axis=1)
-    _hidden(graph, fields, outputs, first=TRUNK_LAYERS)
-
-
-_LAYERS = {"mlp": _mlp, "conv": _conv, "combined": _combined}
+    """Adds the network: convolutions for a picture (conv), a vector's layers (mlp), or both (combined)."""
+    features = ""
+    if network != "mlp":
+        graph.last = "picture" if spaces.is_combined else "observation"
+        _trunk(graph, fields, spaces)
+        features = graph.last
+    if network == "combined":
+        graph.last = "vector"
+    if network != "conv":
+        if spaces.is_pixels and not features:
+            _divide(graph)
+        graph.add("Flatten")
+        _normalise(graph, fields)
+    if network == "combined":
+        graph.add("Concat", before=features, axis=1)
+    activation = Architecture.parse(wire.field_text(fields["network"])).activation
+    last = layer_count(fields) - 1
+    for layer in range(TRUNK_LAYERS if features else 0, last):
+        _dense(graph, fields, layer)
+        graph.add({"tanh": "Tanh", "relu": "Relu"}[activation])
+    _dense(graph, fields, last, output=output)
 
 
 def _divide(graph: _Graph) -> None:
@@ -173,15 +171,6 @@ def _normalise(graph: _Graph, fields: Mapping[str, np.ndarray]) -> None:
         graph.add("Sub", fields["observation_mean"])
         graph.add("Mul", (1.0 / fields["observation_std"]).astype(np.float32))
         graph.add("Clip", -clip, clip)
-
-
-def _hidden(graph: _Graph, fields: Mapping[str, np.ndarray], outputs: str, *, first: int) -> None:
-    last = layer_count(fields) - 1
-    activation = Architecture.parse(wire.field_text(fields["network"])).activation
-    for layer in range(first, last):
-        _dense(graph, fields, layer)
-        graph.add({"tanh": "Tanh", "relu": "Relu"}[activation])
-    _dense(graph, fields, last, output=outputs)
 
 
 def _trunk(graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from runtime.errors import ExperimentError, RunDirectoryError, without_credentials
+from runtime.errors import RunDirectoryError, RunError, without_credentials
 from runtime.experiment import yaml_text
 from runtime.experiment.schema import leaves
 from runtime.records import layout
@@ -19,6 +19,7 @@ from runtime.records.rows import RoundRow
 from runtime.records.spent import Spent, spent_by_records
 
 Number = float | int
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,10 @@ class RecordedRun:
         """Returns the values of a key in the rows that have one."""
         return [row[key] for row in self.rows if row.get(key) is not None]
 
+    def last(self, key: str) -> Number | None:
+        """Returns the last value of a key; None if no row has one."""
+        return next(reversed(self.column(key)), None)
+
 
 @dataclass(frozen=True, eq=False)
 class RecordedGroup:
@@ -73,7 +78,7 @@ class RecordedGroup:
 
     name: str
     runs: Sequence[RecordedRun]
-    problems: Sequence[str] = field(default=())
+    problems: Sequence[str] = ()
 
 
 def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
@@ -113,7 +118,7 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
     folders = sorted(path.glob("seed-*"), key=lambda folder: (len(folder.name), folder.name))
     runs = [_read_run(folder, folder.name.replace("-", " ")) for folder in folders]
     problems: list[str] = []
-    count = len(_object(path / layout.SEEDS, problems).get("seeds", ()))
+    count = len(_read(path / layout.SEEDS, _object, {}, problems).get("seeds", ()))
     if len(runs) < count:
         problems.append(f"{count - len(runs)} of {count} seeds were not begun")
     return RecordedGroup(name, runs, problems)
@@ -121,69 +126,54 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
 
 def _read_run(path: Path, name: str) -> RecordedRun:
     problems: list[str] = []
-    summary = _object(path / layout.SUMMARY, problems)
-    rows = _lines(path / layout.ROUNDS, _row, problems)
-    if [row["round_index"] for row in rows] != list(range(1, len(rows) + 1)):
-        problems.append(
-            f"{layout.ROUNDS}: its rounds are not 1 to {len(rows)}, once each and in order"
-        )
+    summary = _read(path / layout.SUMMARY, _object, {}, problems)
     if not (path / layout.SUMMARY).exists():
         problems.append(
             f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
         )
-    elif summary.get("rounds", len(rows)) != len(rows):
+    rows = _read_lines(path / layout.ROUNDS, _row, problems)
+    if summary.get("rounds", len(rows)) != len(rows):
         problems.append(
             f"{layout.SUMMARY} has {summary['rounds']} rounds, {layout.ROUNDS} has {len(rows)}"
         )
-    text = ""
-    settings: dict[str, str] = {}
-    with _reporting(path / layout.CONFIG, problems):
-        text = without_credentials((path / layout.CONFIG).read_text())
-        for key, value in leaves(yaml_text.parse(text, layout.CONFIG)):
-            settings[key] = (
-                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            )
+    text, settings = _read(path / layout.CONFIG, _settings, ("", {}), problems)
     if layout.holds_seeds(path.parent):
         # Its own budget is only its share of the seeds' budget.
-        settings["budget.usd"] = str(
-            _object(path.parent / layout.SUMMARY, []).get("budget_usd", "–")
-        )
-    ledger = _object(path / layout.LEDGER, problems)
+        whole = _read(path.parent / layout.SUMMARY, _object, {}, [])
+        settings["budget.usd"] = str(whole.get("budget_usd", "–"))
+    ledger = _read(path / layout.LEDGER, _object, {}, problems)
     return RecordedRun(
         name,
         rows,
         summary,
         settings,
         text,
-        _lines(path / layout.EVENTS, json_object, problems),
+        _read_lines(path / layout.EVENTS, json_object, problems),
         spent_by_records(ledger=ledger, rows=rows, summary=summary) or Spent(0.0, 0.0),
         problems,
     )
 
 
-@contextmanager
-def _reporting(path: Path, problems: list[str]) -> Iterator[None]:
-    """A block that reads a file: that it cannot be read is a problem, not an error."""
+def _read(path: Path, read: Callable[[Path], Read], nothing: Read, problems: list[str]) -> Read:
+    """Reads a file, or returns ``nothing`` if it is missing or damaged; damage is a problem, not an error."""
     try:
-        yield
-    except (
-        ExperimentError,
-        OSError,
-        ValueError,
-        AttributeError,
-        TypeError,
-        RecursionError,
-    ) as error:
+        return read(path) if path.exists() else nothing
+    except (RunError, OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
+        return nothing
 
 
-def _object(path: Path, problems: list[str]) -> dict[str, Any]:
-    """Returns a file's JSON object; empty if it is missing or damaged."""
-    content: dict[str, Any] = {}
-    with _reporting(path, problems):
-        if path.exists():
-            content |= json.loads(path.read_bytes())
-    return content
+def _object(path: Path) -> dict[str, Any]:
+    return {**json.loads(path.read_bytes())}
+
+
+def _settings(path: Path) -> tuple[str, dict[str, str]]:
+    """Returns the text of `config.yaml`, and its values by dotted path."""
+    text = without_credentials(path.read_text())
+    return text, {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for key, value in leaves(yaml_text.parse(text, layout.CONFIG))
+    }
 
 
 def _row(line: bytes) -> dict[str, Any]:
@@ -192,17 +182,15 @@ def _row(line: bytes) -> dict[str, Any]:
     return {}
 
 
-def _lines(
+def _read_lines(
     path: Path, read: Callable[[bytes], dict[str, Any]], problems: list[str]
 ) -> list[dict[str, Any]]:
     """Returns the contents of a file's whole lines; ``read`` returns nothing for a line that it refuses."""
-    contents: list[dict[str, Any]] = []
-    with _reporting(path, problems):
-        lines = whole_lines(path)
-        contents = [content for line in lines if (content := read(line))]
-        if len(contents) < len(lines):
-            problems.append(
-                f"{path.name}: {len(lines) - len(contents)} of {len(lines)} lines cannot be read, or "
-                "another version of this program wrote them; they are left out"
-            )
+    lines = _read(path, whole_lines, [], problems)
+    contents = [content for line in lines if (content := read(line))]
+    if len(contents) < len(lines):
+        problems.append(
+            f"{path.name}: {len(lines) - len(contents)} of {len(lines)} lines cannot be read, or "
+            "another version of this program wrote them; they are left out"
+        )
     return contents

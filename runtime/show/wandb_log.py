@@ -13,10 +13,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +27,7 @@ from runtime.errors import RunError, one_line
 from runtime.experiment.schema import Experiment
 from runtime.fleet.processes import Child
 from runtime.records import layout
-from runtime.records.files import read_json_object, remove, to_json, whole_lines, write_atomically
+from runtime.records.files import read_json_object, to_json, whole_lines, write_atomically
 from runtime.records.observers import Observer
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -77,47 +76,34 @@ class WandbLog(Observer):
         Raises:
             RunError: W&B refuses or is unreachable at the first of the runs.
         """
-        id_path = directory.path / layout.WANDB_ID
         files = directory.path / layout.WANDB
-        known = read_json_object(id_path).get("id")
-        had_files = files.exists()
-        run_id = known or uuid.uuid4().hex
-        # First, so that after a kill the run in W&B is continued.
-        write_atomically(id_path, to_json({"id": run_id}))
-        settings = {
-            "id": run_id,
-            "project": self._project,
-            "group": self._group,
-            "name": layout.run_name(name, experiment),
-            "dir": str(directory.path),
-            "config": yaml.safe_load(experiment.to_yaml()),
-        }
+        id_path = directory.path / layout.WANDB_ID
+        run_id = read_json_object(id_path).get("id") or uuid.uuid4().hex
         self._process = Child("runtime.show.wandb_log")
         try:
-            answer = self._ask(settings)
+            answer = self._ask(
+                id=run_id,
+                project=self._project,
+                group=self._group,
+                name=layout.run_name(name, experiment),
+                dir=str(directory.path),
+                config=yaml.safe_load(experiment.to_yaml()),
+            )
         except BaseException:
             self._stop()
             raise
         if answer.startswith(_BEGUN):
+            write_atomically(id_path, to_json({"id": run_id}))
             offline = f"offline, in {files}" if files.exists() else "disabled by WANDB_MODE"
             self.address = answer.removeprefix(_BEGUN).strip() or offline
             self._has_begun_once = True
             return
         reason = f"--wandb {self._project}: {answer or self._stop()}"
         self._stop()
-        if not had_files:
-            shutil.rmtree(files, ignore_errors=True)
-        if known is None:
-            remove(id_path)
         if not self._has_begun_once:
             raise RunError(f"{reason}; without an account, or a connection: set WANDB_MODE=offline")
         self._warn(reason)
         self.address = "not shown"
-
-    @property
-    def process_id(self) -> int | None:
-        """Returns the id of the process that talks to W&B, or None."""
-        return self._process.process_id if self._process is not None else None
 
     def on_round_end(self, row: RoundRow) -> None:
         """Warns once if the process has ended; it sees new rounds by itself."""
@@ -136,7 +122,7 @@ class WandbLog(Observer):
         if code != 0:
             self._warn(f"W&B does not show all of this run: {words}")
 
-    def _ask(self, settings: Mapping[str, Any]) -> str:
+    def _ask(self, **settings: Any) -> str:
         """Sends what to show, and returns the process's answer; empty if there is none."""
         assert self._process is not None
         connection = self._process.connection

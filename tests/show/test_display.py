@@ -31,8 +31,6 @@ def experiment(*, scaler: str = "nitro", **stop: float) -> Experiment:
 def test_a_plain_run_shows_what_differs_and_a_line_for_each_round() -> None:
     stream, clock = io.StringIO(), ManualClock()
     display = RunDisplay(experiment(max_rounds=10), stream, clock=clock)
-    # What is imported before the rounds does not belong to their pace.
-    clock.advance(90.0)
     display.started(experiment(max_rounds=10), {"results": "runs/x"})
     begun = stream.getvalue()
     assert begun.split("\n", 1)[1] == (

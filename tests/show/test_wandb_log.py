@@ -20,7 +20,15 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.show import wandb_log
 from runtime.show.wandb_log import WandbLog
-from tests.helpers import SMALL_EXPERIMENT, overrides, rounds, summary, train
+from tests.helpers import (
+    SMALL_EXPERIMENT,
+    command_line,
+    descendants,
+    overrides,
+    rounds,
+    summary,
+    train,
+)
 from tests.records.rows import a_row
 
 _BLOCK, _HEADER = 2**15, struct.Struct("<IHB")
@@ -104,6 +112,12 @@ def add_rows(directory: RunDirectory, *indices: int) -> None:
         )
 
 
+def shown_by() -> int:
+    """Returns the id of the process that talks to W&B."""
+    own = [pid for pid in descendants(os.getpid()) if b"wandb_log" in command_line(pid)]
+    return own[0]
+
+
 def test_a_run_is_shown_whole(tmp_path: Path) -> None:
     file, run = tmp_path / "small.yaml", tmp_path / "runs" / "seed-3"
     file.write_text(SMALL_EXPERIMENT)
@@ -145,7 +159,7 @@ def test_a_resumed_run_goes_on_under_its_id_without_secrets_and_one_that_hangs_h
 
     add_rows(directory, 2)
     log.open(experiment, directory, "hopper")
-    os.kill(log.process_id, signal.SIGSTOP)
+    os.kill(shown_by(), signal.SIGSTOP)
     log.on_round_end(a_row(1))
     assert warnings == []
     monkeypatch.setattr(wandb_log, "FINISH_S", 0.1)
@@ -174,8 +188,9 @@ def test_one_that_is_killed_is_told_once_and_the_run_continues(
     warnings: list[str] = []
     log = WandbLog("hoppers", warnings.append)
     log.open(experiment, directory, "hopper")
-    os.kill(log.process_id, signal.SIGKILL)
-    os.waitid(os.P_PID, log.process_id, os.WEXITED | os.WNOWAIT)
+    process_id = shown_by()
+    os.kill(process_id, signal.SIGKILL)
+    os.waitid(os.P_PID, process_id, os.WEXITED | os.WNOWAIT)
     for _ in range(2):
         log.on_round_end(a_row(1))
     log.close()
