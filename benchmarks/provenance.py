@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import time
 from pathlib import Path
+
+from lambda_actor.replay import processor as processor
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,12 +31,3 @@ def origin(command: str) -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d"),
         "hardware": f"{os.cpu_count()} shared cores of {processor()}",
     }
-
-
-def processor() -> str:
-    """Returns the processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.processor() or platform.machine(),
-    )

@@ -75,6 +75,7 @@ def train_and_evaluate(
         for actions in ("--no-stochastic", "--stochastic")
     )
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    seconds = sum(row["round_s"] for row in rows)
     return {
         "seed": seed,
         "arithmetic": arithmetic,
@@ -85,16 +86,9 @@ def train_and_evaluate(
         f"sampled_return_mean_of_{EPISODES}_others": sampled["evaluation_return_mean"],
         "episode_return_mean_in_training": summary["episode_return_mean"],
         **{key: summary[key] for key in ("spent_usd", "actors_cost_usd", "learner_cost_usd")},
-        "seconds_of_rounds_and_evaluations": (
-            seconds := sum(
-                # Before evaluations ran in parallel with rounds, their time was not included.
-                row["round_s"] + (0.0 if "evaluation_round" in row else row["evaluate_s"] or 0.0)
-                for row in rows
-            )
-        ),
+        "seconds_of_rounds": seconds,
         "steps_per_s": summary["env_steps_total"] / seconds,
-        "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows)
-        / sum(row["round_s"] for row in rows),
+        "share_of_detection": sum(row["detect_s"] or 0.0 for row in rows) / seconds,
     }
 
 

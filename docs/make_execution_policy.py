@@ -3,7 +3,7 @@
     python docs/make_execution_policy.py
 
 CloudFormation's schema of each resource type lists the actions of its handlers, and IAM's reference what these depend
-on. The policies allow those that concern kinds of resources in the templates, on this project's names. AWS draws the
+on. The policies allow calls that concern kinds of resources in the templates, on this project's names. AWS draws the
 ids of network parts, so actions on these have no narrower resource. A policy may have 6,144 characters, so there are
 two.
 """

@@ -23,7 +23,7 @@ def run_cells(notebook: dict[str, Any]) -> dict[str, Any]:
     """Runs the code cells one after the other, in the working directory.
 
     Args:
-        notebook: Of nbformat 4; the outputs of its code cells are replaced.
+        notebook: In nbformat 4; the outputs of its code cells are replaced.
 
     Returns:
         The variables that the cells leave.
@@ -65,7 +65,7 @@ def _run(source: str, number: int, variables: dict[str, Any]) -> list[dict[str, 
 
 
 def _figures() -> list[dict[str, Any]]:
-    """What a notebook shows of the figures that are open, which are closed."""
+    """Returns outputs of a cell for its open figures, which are closed."""
     if "matplotlib.pyplot" not in sys.modules:
         return []
     import matplotlib.pyplot as plt

@@ -46,7 +46,7 @@ LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
 ACTOR_RIGHTS = "on ~{*}:weights:* ~{*}:episode:* ~{*}:trajectory:* ~{*}:stop -@all +ping +get +getrange +exists +set"
 """The actors' rights: they read weights and episodes, and store trajectories.
 
-ElastiCache's access control is that of Redis 6, where a key is for reading and writing. So a hostile actor may also
+ElastiCache has Redis 6's access control, where a key is for reading and writing. So a hostile actor may also
 overwrite weights and episodes of its own run, and read trajectories: the round's other actors then play another policy.
 Actors may write the stop key, because the guard stops them through one of them. Without the run's stop word that has no
 effect.

@@ -113,7 +113,7 @@ class ActorEnvironment:
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Shape of an observation: a Box's own shape, the vector's for other spaces, or that of pixels.
+        """Shape of an observation: a Box's own shape, the vector's for other spaces, or the pixels'.
 
         Pixels are stacked. A picture with a vector has ``[1, 1, Y]``.
         """

@@ -149,7 +149,7 @@ class _StateGaussian:
 class _SquashedGaussian(_StateGaussian):
     """A Gaussian followed by tanh and the action space's bounds.
 
-    log π is that of the action between −1 and 1, before scaling, as in stable-baselines3.
+    log π belongs to the action between −1 and 1, before scaling, as in stable-baselines3.
     """
 
     def __init__(self, low: np.ndarray, high: np.ndarray) -> None:

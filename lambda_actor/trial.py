@@ -1,4 +1,4 @@
-"""Tries an environment before anything starts, in as many processes as that takes.
+"""Tries an environment before anything starts, in several processes if needed.
 
 `play` plays in one environment and leaves an episode open, `go_on` continues it in another one, and `conclude` draws
 the conclusions. Episodes that cannot be saved are also replayed one after the other in the same environment. If they

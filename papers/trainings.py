@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -77,7 +75,7 @@ def train(run: Training) -> None:
 
 
 def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespace:
-    """Returns the command-line options of a study of whole trainings: workload, work, jobs, until_s."""
+    """Returns the command-line options of a study of whole trainings: workload, work, jobs."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -86,18 +84,11 @@ def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespac
         "--work", type=lambda text: Path(text).resolve(), required=True, help="folder of the runs"
     )
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="start no training after this many"
-    )
-    asked = parser.parse_args()
-    asked.until_s = time.monotonic() + 60.0 * asked.minutes
-    return asked
+    return parser.parse_args()
 
 
-def train_all(
-    runs: Iterable[Training], *, jobs: int, until_s: float, note: Callable[[], None]
-) -> None:
-    """Trains unfinished runs, several at a time. Starts none after ``until_s``.
+def train_all(runs: Iterable[Training], *, jobs: int, note: Callable[[], None]) -> None:
+    """Trains unfinished runs, several at a time.
 
     Args:
         note: Called after each training, never by two at once.
@@ -105,8 +96,6 @@ def train_all(
     lock = threading.Lock()
 
     def one(run: Training) -> None:
-        if time.monotonic() >= until_s:
-            return
         try:
             train(run)
         except subprocess.CalledProcessError as error:
@@ -140,11 +129,3 @@ def columns(rows: Iterable[Mapping[str, Any]], names: Iterable[str]) -> dict[str
 
 def _short(value: float | None) -> float | None:
     return value if value is None or isinstance(value, int) else float(f"{value:.5g}")
-
-
-def write_whole(path: Path, found: Mapping[str, Any]) -> None:
-    """Writes results atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(found))
-    temporary.replace(path)

@@ -340,7 +340,7 @@ class ServerlessEnvRunner(SingleAgentEnvRunner):  # type: ignore[misc]
             components, not_components=not_components, **kwargs
         )
         if self._remote is not None and self._check_component(POOL, components, not_components):
-            # Without a call ahead it is what a failed one left, which nobody learns from.
+            # Without a call ahead, it is the rest of a failed call, which is not learned from.
             held = self._held or self._remote.collect()
             self._held = held if self._ahead is not None else []
             state[POOL] = self._remote.state()

@@ -1,6 +1,6 @@
 """Trains Stellaris's arms in virtual time: effects of asynchrony, bound, rates and truncation. Six, and two on Hopper.
 
-    python -m papers.stellaris.arms hopper --work WORK [--jobs 2] [--minutes 60]
+    python -m papers.stellaris.arms hopper --work WORK [--jobs 2]
 
 Each arm is experiments/hopper-stellaris.yaml with other settings of Stellaris and of the minibatch, in one
 of three environments. Gradients arrive after the durations in WORKLOAD_durations.json. Continues where it ended, even
@@ -29,12 +29,12 @@ from papers.trainings import (
     is_finished,
     records,
     train_all,
-    write_whole,
 )
 from runtime.experiment.learner import COORDINATOR_MEMORY_MIB
 from runtime.experiment.loading import load_experiment
 from runtime.money.model import learner_function_prices
 from runtime.money.prices import PRICES
+from runtime.records.files import write_atomically
 from runtime.records.rows import RoundRow
 
 RESULTS = Path(__file__).parent / "results"
@@ -221,18 +221,16 @@ def main() -> None:
 
     def note() -> None:
         found = [kept(run) for run in every if is_finished(run.directory)]
-        write_whole(
-            RESULTS / f"{asked.workload}.json",
-            {
-                **origin(f"python -m papers.stellaris.arms {asked.workload} --work WORK"),
-                "time": f"virtual, from papers/stellaris/{asked.workload}_durations.json",
-                **study_of(asked.workload),
-                "runs": found,
-            },
-        )
+        results = {
+            **origin(f"python -m papers.stellaris.arms {asked.workload} --work WORK"),
+            "time": f"virtual, from papers/stellaris/{asked.workload}_durations.json",
+            **study_of(asked.workload),
+            "runs": found,
+        }
+        write_atomically(RESULTS / f"{asked.workload}.json", json.dumps(results).encode())
         print(f"{len(found)} of {len(every)} runs are finished", flush=True)
 
-    train_all(every, jobs=asked.jobs, until_s=asked.until_s, note=note)
+    train_all(every, jobs=asked.jobs, note=note)
     note()
 
 

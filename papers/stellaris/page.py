@@ -101,7 +101,7 @@ def cents(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
 
 
 def cents_on_nodes(run: Run, rounds: int = ROUNDS_COMPARED) -> float:
-    """Returns the same on the artifact's basis: the paper's machines run as long as the rounds, and are no faster."""
+    """Returns the same on the artifact's basis: the paper's machines run for all of the rounds, and are no faster."""
     return 100.0 * GPU_NODES_USD_PER_HOUR * seconds(run, rounds) / 3600.0
 
 

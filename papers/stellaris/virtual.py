@@ -110,7 +110,7 @@ class Durations:
 
         Args:
             update: Number of the policy version at its start.
-            samples: Of a minibatch.
+            samples: Number in a minibatch.
         """
         free, found = [(0.0, slot) for slot in range(learners)], list[float]()
         for job in range(gradients):

@@ -6,13 +6,10 @@ Each family of commands has its own file, which loads a command's modules when t
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from lambda_actor.errors import ActorError
 from runtime import __version__
@@ -78,20 +75,8 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
         return 1
 
 
-class _Parser(argparse.ArgumentParser):
-    """Names the closest choice, as argparse does from Python 3.14 on."""
-
-    def error(self, message: str) -> NoReturn:
-        choice = re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message)
-        if choice and (
-            near := difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), 1)
-        ):
-            message += f"; did you mean {near[0]}?"
-        super().error(message)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m runtime",
         usage="%(prog)s COMMAND [ARGUMENT ...]",
         description=_DESCRIPTION.format(required=" and ".join(required_keys())),

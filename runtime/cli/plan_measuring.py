@@ -134,7 +134,7 @@ def measure(experiment: ResolvedExperiment, say: Say) -> MeasuredRounds:
 
 
 def limits(**stop: Any) -> dict[str, Any]:
-    """Returns the changes for a measurement, which nobody pays and no callback of the user's sees."""
+    """Returns the changes for a measurement, which costs nothing and calls no callback of the user."""
     return {
         "stop": {"max_rounds": ROUNDS, "max_steps": None, **stop},
         "callbacks": [],

@@ -90,7 +90,7 @@ class Prediction:
         start_s: Its part until training begins.
         usd: Total cost, including the start.
         actor_s: Seconds of one actor.
-        actor_usd: What one actor costs.
+        actor_usd: Cost of one actor.
     """
 
     name: str
@@ -107,7 +107,7 @@ def ways(experiment: ResolvedExperiment, instance_type: str) -> Iterator[tuple[s
 
     Args:
         experiment: Resolved for a deployment.
-        instance_type: Of the way with all on one instance.
+        instance_type: Type for the way with all on one instance.
     """
     yield "the file as it is", {}
     yield "the file without a cache", {"cache": {"kind": "none"}}

@@ -79,8 +79,8 @@ class Estimate:
 def estimate(experiment: ResolvedExperiment, prices: PriceTable, ending: Ending) -> Estimate:
     """Estimates the deployment cost of a resolved experiment.
 
-    The cost that can still arise after it must end is that of the learner until its instance has ended, and of the
-    cache until it is deleted after that. Provisioned concurrency is billed to the end of its five-minute block,
+    After it must end, it still pays for the learner until its instance has ended, and for the cache until that is
+    deleted afterwards. Provisioned concurrency is billed to the end of its five-minute block,
     CloudWatch's storage to the end of its hour. Actors in flight are not included, because each is reserved until its
     time limit when it starts.
 

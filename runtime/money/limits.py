@@ -59,7 +59,7 @@ class PhaseTimes:
         Args:
             configured: The experiment's limits; tightened ones are never longer.
             samples_max: The most samples that an update may have.
-            expected: What counts for a phase until it is seen.
+            expected: Durations of phases that were not seen yet.
             growth: Factor by which an actor may become longer than those seen, because it replays a growing episode.
         """
         self.samples_max = samples_max

@@ -49,8 +49,8 @@ class BillingClock:
 class Meter:
     """The bill of a run, which reserves the worst case of all work before it starts.
 
-    On this machine it counts seconds at list prices. Nobody bills them, so work costs at most what was reserved for it,
-    and nothing ends for being slow. With a `BillingClock`, it bills all parts by the clock, also between rounds. A part
+    On this machine it counts seconds at list prices. They are never billed, so work costs at most its reservation,
+    and slow work is not ended. With a `BillingClock`, it bills all parts by the clock, also between rounds. A part
     costs nothing before it was made. Time before this learner's own start that has not been billed counts at the price
     of the most expensive instance type.
 
@@ -72,7 +72,7 @@ class Meter:
         """Starts with nothing spent.
 
         Args:
-            clock: When the parts are billed; None if nobody bills them.
+            clock: When the parts are billed; None if they are not billed.
             init_s: The longest start-up of an actor that is billed.
             concurrency: Actors that ran at once.
             events: Records once that the environment's waits are unknown.
@@ -83,7 +83,7 @@ class Meter:
         self._concurrency = concurrency
         self._events = events
         self.is_billed = clock is not None
-        # Nobody bills by the clock: time passes with the rounds only.
+        # Nothing is billed by the clock: time passes with the rounds only.
         self._clock = clock or BillingClock(0.0, now=lambda: 0.0)
         self._started_s = self._clock.now()
         self._billed_until_s = self._clock.since_s
@@ -175,7 +175,7 @@ class Meter:
 
     @contextmanager
     def ahead(self, actors: int) -> Iterator[None]:
-        """Reserves more actors within a block: as many as fit, at most ``actors``.
+        """Reserves up to ``actors`` more actors within a block, if they fit.
 
         A ledger saved in the block covers actors started later, so it need not be saved for each of them.
         """
@@ -386,7 +386,7 @@ class Meter:
         return max(0.0, self._clock.now() - self._billed_until_s)
 
     def _standing(self, seconds: float) -> Standing:
-        """Returns the cost of this many more seconds of all that stands."""
+        """Returns the cost of all existing parts for this many more seconds."""
         learner_s = self._stands_s(seconds, self._clock.learner_from_s)
         return self._model.standing(
             learner_s,
@@ -425,8 +425,8 @@ class Meter:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state from `get_state`; changes nothing if it is invalid.
 
-        If the deployment is new, the time since the old one's last bill is not billed. Neither is that of a run which
-        was on one machine until now.
+        If the deployment is new, the time since the old one's last bill is not billed. Neither is the time of a run
+        that was on one machine until now.
 
         Raises:
             ValueError, KeyError, TypeError: It is not a meter's state.

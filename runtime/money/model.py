@@ -214,9 +214,9 @@ class CostModel:
             learner and one more, so the cost of the first ones does not stop the update.
         learner_usd_per_hour: Cost of the instance alone, or of the function that runs the loop; then, if it may be
             replaced by other types, of each of them.
-        attached_usd_per_hour: Cost of what exists as long as the learner: the instance's volume and public address or,
-            without an instance, starts of legs. Of a deployment also the requests that keep the run's files in the
-            bucket (`runtime.aws.learner.results_bucket`), CloudWatch, and the images.
+        attached_usd_per_hour: Cost of parts that exist together with the learner: the instance's volume and public
+            address or, without an instance, starts of legs. A deployment adds CloudWatch, the images, and the requests
+            that keep the run's files in the bucket (`runtime.aws.learner.results_bucket`).
         watched_usd_per_hour: The part of CloudWatch and the images.
         cache_usd_per_hour: Cost of the cache's capacity.
         ledger_usd: Cost of writing new reservations into the guard's table.
@@ -303,7 +303,7 @@ class CostModel:
         Args:
             seconds: Seconds of the learner, with its volume and address and what keeps its files.
             blocks: Blocks of provisioned capacity.
-            cache_s: Seconds of the cache; None if it exists as long as the learner.
+            cache_s: Seconds of the cache; None if it exists together with the learner.
             predecessor_s: The first of ``seconds`` in which the instance was of unknown type: the most expensive that
                 may be launched.
         """

@@ -328,7 +328,7 @@ class ActorPool:
                 )
         self._published.take(policy)
         flight = self._rollouts.flight
-        # Actors that cannot run at once are queued, also behind those of earlier calls.
+        # Actors that cannot run at once are queued, also behind actors of earlier calls.
         batches = math.ceil((len(flight.in_flight) + actors) / flight.concurrency)
         now_s = time.monotonic()
         number = self._records.number + 1

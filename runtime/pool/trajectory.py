@@ -26,7 +26,7 @@ class Trajectory:
         observations: Before each step, float32 ``[T, O]``; pixels uint8 ``[T, F·C, H, W]``.
         actions: As chosen by the policy: float32 ``[T, A]``, which the environment gets clipped to its bounds; for
             Discrete int64 ``[T]`` from 0; or int64 ``[T, A]``.
-        log_probs: Of these actions, float32 ``[T]``; of continuous ones before clipping.
+        log_probs: Log-probabilities of these actions, float32 ``[T]``; of continuous ones before clipping.
         rewards: From the environment, float64 ``[T]``.
         terminated: Whether the episode ended with that step in a terminal state, bool ``[T]``.
         truncated: Whether it was cut off there, bool ``[T]``.

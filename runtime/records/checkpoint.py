@@ -80,7 +80,7 @@ def load_newest_checkpoint(
             checkpoint = _load(directory, stem)
             if checkpoint.round_index > last_round:
                 raise CheckpointError(
-                    f"{stem} is newer than the rows: those that rounds.jsonl has whole end at {last_round}"
+                    f"{stem} is newer than the rows: the last whole one of rounds.jsonl is {last_round}"
                 )
             return checkpoint
         except CheckpointError as error:

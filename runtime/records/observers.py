@@ -1,4 +1,4 @@
-"""Interfaces of those who watch a run: a log of its events, observers of its rounds, displays."""
+"""Interfaces for watching a run: a log of its events, observers of its rounds, displays."""
 
 from __future__ import annotations
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, ClassVar, get_args, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from runtime.errors import RunDirectoryError
 
@@ -32,16 +34,14 @@ _time = partial(Column, group="time")
 _cost = partial(Column, group="cost")
 
 
-FIGURE_MAX = 1e250
-"""Sums and products of a report's figures stay finite below it."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundRow:
     """One finished round. Fields are the keys of `rounds.jsonl`, in order; None is written as `null`.
 
     A figure with a default is one that some learners do not count.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
     round_index: Annotated[int, Column("k, from 1")]
     policy_version: Annotated[
@@ -195,18 +195,12 @@ class RoundRow:
             RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type.
         """
         try:
-            row = cls(
-                **json.loads(line, parse_constant=_figure, parse_float=_figure, parse_int=_whole)
-            )
-            for key, kind in _KINDS.items():
-                if not isinstance(value := getattr(row, key), kind):
-                    raise ValueError(f"{key} = {value!r}")
-            return row
-        except (ValueError, TypeError) as error:
-            # Of all missing columns, the first is enough.
-            why = str(error).removeprefix("RoundRow.__init__() ").partition(",")[0]
+            return _READER.validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
         raise RunDirectoryError(
-            f"rounds.jsonl: another version of this program wrote a line, or it was altered: {why}"
+            "rounds.jsonl: another version of this program wrote a line, or it was altered: "
+            f"{' '.join(map(str, first['loc']))}: {first['msg']}"
         )
 
     def to_json_line(self) -> bytes:
@@ -230,23 +224,12 @@ class RoundRow:
         }
 
 
-def _figure(text: str) -> float:
-    if not abs(value := float(text)) < FIGURE_MAX:
-        raise ValueError(f"{text:.30} is no finite number of a run")
-    return value
-
-
-def _whole(text: str) -> int:
-    _figure(text)
-    return int(text)
-
-
+_HINTS = get_type_hints(RoundRow, include_extras=True)
 COLUMNS: Mapping[str, Column] = {
-    key: get_args(hint)[1] for key, hint in get_type_hints(RoundRow, include_extras=True).items()
+    field.name: get_args(_HINTS[field.name])[1] for field in fields(RoundRow)
 }
 """Describes each key, in the order of `rounds.jsonl`."""
-_KINDS: Mapping[str, Any] = {key: kind | int for key, kind in get_type_hints(RoundRow).items()}
-"""The types of each value: an int can stand for a float."""
+_READER = TypeAdapter(RoundRow)
 
 
 def return_digits(value: float) -> int:

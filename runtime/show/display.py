@@ -16,7 +16,7 @@ from runtime.show.event_lines import EventLines
 from runtime.show.terminal import duration
 
 _HEADING_LINES = 20
-"""After so many rounds the heading is repeated."""
+"""Rounds after which the heading is repeated."""
 _RATE_ROUNDS = 10
 _CALL_LINE_S = 1.0
 """Seconds between lines about a pool's calls, of which hundreds may end in a second."""

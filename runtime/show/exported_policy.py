@@ -123,7 +123,7 @@ class TrainedPolicy:
         environment_id: Environment in which the policy was trained.
         policy_version: Number of updates that made the policy.
         observation_shape: Shape of one observation, ``[…]``: the environment's for a Box, otherwise flattened, ``[O]``;
-            for pixels that of stacked frames, ``[F·C, H, W]``; that of the picture, ``[C, H, W]``, if there are other
+            for pixels the stacked frames', ``[F·C, H, W]``; the picture's, ``[C, H, W]``, if there are other
             observations.
         observation_dtype: float32 for numbers, uint8 for pixels.
         weights: Its message for actors, which `ActorPool.sample` takes.

@@ -118,7 +118,7 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
     folders = sorted(path.glob("seed-*"), key=lambda folder: (len(folder.name), folder.name))
     runs = [_read_run(folder, folder.name.replace("-", " ")) for folder in folders]
     problems: list[str] = []
-    count = len(_read(path / layout.SEEDS, _object, {}, problems).get("seeds", ()))
+    count = len((_read(path / layout.SEEDS, _object, problems) or {}).get("seeds", ()))
     if len(runs) < count:
         problems.append(f"{count - len(runs)} of {count} seeds were not begun")
     return RecordedGroup(name, runs, problems)
@@ -126,7 +126,7 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
 
 def _read_run(path: Path, name: str) -> RecordedRun:
     problems: list[str] = []
-    summary = _read(path / layout.SUMMARY, _object, {}, problems)
+    summary = _read(path / layout.SUMMARY, _object, problems) or {}
     if not (path / layout.SUMMARY).exists():
         problems.append(
             f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
@@ -136,12 +136,12 @@ def _read_run(path: Path, name: str) -> RecordedRun:
         problems.append(
             f"{layout.SUMMARY} has {summary['rounds']} rounds, {layout.ROUNDS} has {len(rows)}"
         )
-    text, settings = _read(path / layout.CONFIG, _settings, ("", {}), problems)
+    text, settings = _read(path / layout.CONFIG, _settings, problems) or ("", {})
     if layout.holds_seeds(path.parent):
         # Its own budget is only its share of the seeds' budget.
-        whole = _read(path.parent / layout.SUMMARY, _object, {}, [])
+        whole = _read(path.parent / layout.SUMMARY, _object, []) or {}
         settings["budget.usd"] = str(whole.get("budget_usd", "–"))
-    ledger = _read(path / layout.LEDGER, _object, {}, problems)
+    ledger = _read(path / layout.LEDGER, _object, problems) or {}
     return RecordedRun(
         name,
         rows,
@@ -154,13 +154,13 @@ def _read_run(path: Path, name: str) -> RecordedRun:
     )
 
 
-def _read(path: Path, read: Callable[[Path], Read], nothing: Read, problems: list[str]) -> Read:
-    """Reads a file, or returns ``nothing`` if it is missing or damaged; damage is a problem, not an error."""
+def _read(path: Path, read: Callable[[Path], Read], problems: list[str]) -> Read | None:
+    """Reads a file; None if it is missing, or damaged, which is a problem and not an error."""
     try:
-        return read(path) if path.exists() else nothing
+        return read(path) if path.exists() else None
     except (RunError, OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
-        return nothing
+    return None
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _read_lines(
     path: Path, read: Callable[[bytes], dict[str, Any]], problems: list[str]
 ) -> list[dict[str, Any]]:
     """Returns the contents of a file's whole lines; ``read`` returns nothing for a line that it refuses."""
-    lines = _read(path, whole_lines, [], problems)
+    lines = _read(path, whole_lines, problems) or []
     contents = [content for line in lines if (content := read(line))]
     if len(contents) < len(lines):
         problems.append(

@@ -132,7 +132,7 @@ def _ended(run: RecordedRun) -> dict[str, Number | str | None]:
 
 
 def _dollars(run: RecordedRun) -> dict[str, float]:
-    """Returns a run's dollars by the parts of its rounds, those of unfinished rounds, and their sum."""
+    """Returns a run's dollars by the parts of its rounds, dollars of unfinished rounds, and their sum."""
     parts: dict[str, float] = {name: sum(run.column(key)) for key, name in DOLLARS.items()}
     spent_usd = run.spent.spent_usd
     unfinished_usd = max(0.0, spent_usd - sum(run.column("round_cost_usd")))

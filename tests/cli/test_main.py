@@ -44,8 +44,6 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 @pytest.mark.parametrize(
     ("words", "end"),
     [
-        ("trian", "; did you mean train?"),
-        ("evalute runs/a", "; did you mean evaluate?"),
         ("explain scaler.actors_mim", " is not a known key; did you mean scaler.actors_min?"),
         ("explain extend", " is not a known key; did you mean extends?"),
         ("train a.yaml --resume", "name the run's directory with --out DIR"),

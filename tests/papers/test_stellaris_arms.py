@@ -70,7 +70,7 @@ def test_what_is_in_the_results_is_of_the_study_as_it_is(workload: str) -> None:
 def test_what_is_published_follows_from_the_counts_and_the_recorded_durations(
     workload: str,
 ) -> None:
-    """Of every fixed arm, round 2, which starts nothing cold and evaluates nothing."""
+    """Checks round 2 of every fixed arm, which starts nothing cold and evaluates nothing."""
     found = json.loads((RESULTS / f"{workload}.json").read_text())["runs"]
     for run, published in zip(runs(workload, Path()), found, strict=True):
         if run.arm in COMBINED:

@@ -23,13 +23,11 @@ def test_a_row_comes_back_from_its_line():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"{", "altered: Expecting"),
-        (b'{"round_index": 1}', "missing"),
-        (a_row(3).to_json_line().replace(b'"kl"', b'"kullback"'), "kullback"),
-        *(
-            (a_row(3, spent_usd=0.125).to_json_line().replace(b"0.125", figure), "is no finite")
-            for figure in (b"NaN", b"1e999", b"-1e308", b"1" + 320 * b"0")
-        ),
+        (b"{", "altered: .*Invalid JSON"),
+        (b'{"round_index": 1}', "policy_version: Field required"),
+        (a_row(3).to_json_line().replace(b'"kl"', b'"kullback"'), "kl: Field required"),
+        (a_row(3, kl=0.125).to_json_line().replace(b"0.125", b"NaN"), "kl: .*finite"),
+        (a_row(3, updates=7).to_json_line().replace(b'"updates": 7', b'"updates": 7.5'), "updates"),
     ],
 )
 def test_a_row_of_another_version_is_refused_in_one_line(line: bytes, words: str):

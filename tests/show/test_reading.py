@@ -20,7 +20,7 @@ def replace(path: Path, old: str, new: str) -> None:
     ("damage", "told"),
     [
         (
-            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": 1e308'),
+            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": NaN'),
             "rounds.jsonl: 6 of 6 lines cannot be read",
         ),
         (

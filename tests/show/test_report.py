@@ -87,7 +87,7 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
         "dollars": column("spent_usd"),
     }.items():
         evaluation, training = drawn[f"Return against {title}"]
-        # An evaluation stands at the round that left its policy.
+        # An evaluation is drawn at the round that left its policy.
         assert evaluation["x"] == until[:-2] and training["x"] == until
         assert evaluation["y"] == column("evaluation_return_mean")[2:]
         assert training["y"] == column("episode_return_mean")

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 class PoolEnv(VecEnv):
     """Represents the actors' environments. A model reads its spaces and never steps it.
 
-    No environment is made in the trainer's process. Observations are those of the actors: a Dict, a Tuple or a Discrete
+    No environment is made in the trainer's process. Observations come from the actors: a Dict, a Tuple or a Discrete
     is one vector.
     """
 
@@ -106,7 +106,7 @@ def check_environments(env: VecEnv, pool: ActorPool) -> PoolEnv:
     """Returns the `PoolEnv` of a model's environments.
 
     Raises:
-        RunError: They are not those of the pool's actors.
+        RunError: They differ from the pool's actors.
     """
     below = env
     while isinstance(below, VecEnvWrapper):
