@@ -256,7 +256,11 @@ def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None
         (
             "pydantic",
             {f"runtime/experiment/{name}.py" for name in ("schema", "loading", "explaining")}
-            | {"runtime/experiment/section.py", "runtime/fleet/settings.py"},
+            | {
+                "runtime/experiment/section.py",
+                "runtime/fleet/settings.py",
+                "runtime/records/rows.py",
+            },
         ),
         ("jinja2", {"runtime/show/report.py"}),
         ("matplotlib", set()),

@@ -14,7 +14,7 @@ from runtime.money.limits import FACTORS, PhaseSeconds, PhaseTimes
 from runtime.money.work import Limits
 
 WHOLE = Limits(60.0, 120.0, 90.0)
-SECONDS = st.floats(0.0, 300.0)
+SECONDS = st.floats(0.0, 300.0, allow_subnormal=False)
 
 
 def seen(**seconds: float) -> PhaseTimes:
