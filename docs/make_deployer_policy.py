@@ -24,14 +24,13 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
-from runtime.names import EXPERIMENT_TAG  # noqa: E402
 from stacks.deploy.cdk import CLI, run_cdk  # noqa: E402
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer  # noqa: E402
 from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY, let_in  # noqa: E402
 from tests.simulators.rehearsal.recording import decisions  # noqa: E402
 from tests.simulators.rehearsal.rehearsal import Rehearsal  # noqa: E402
 from tests.simulators.rehearsal.scenarios import SCENARIOS  # noqa: E402
-from tests.stacks.iam.calls import Call, calls_from  # noqa: E402
+from tests.stacks.iam.calls import calls_from  # noqa: E402
 from tests.stacks.iam.database import actions_of, all_actions, arn_patterns, schema_of  # noqa: E402
 
 VERSION = "2012-10-17"
@@ -43,10 +42,12 @@ NOT_PLAYED: Mapping[str, set[str]] = {
     "sts:AssumeRole": {"arn:aws:iam::*:role/cdk-hnb659fds-*"},
     "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
     "pricing:GetProducts": {"*"},
+    "cloudformation:DescribeStacks": {"*"},
 }
 """Rights beyond the recorded calls. The scenario prints the CDK's commands instead of running them. `cdk deploy` uses
 the bootstrap's roles, whose names begin like this (AWS CDK Developer Guide, "Bootstrap your environment"). `make
-deploy` also makes the role for spot instances and asks for prices, while the scenario uses the dated ones."""
+deploy` also makes the role for spot instances and asks for prices, while the scenario uses the dated ones. `stop` names
+the stacks that there are if there is none of that name."""
 BOOTSTRAPPED = {
     "s3": "arn:aws:s3:::cdk-hnb659fds-*",
     "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
@@ -107,7 +108,7 @@ def recorded() -> Rights:
 def deploying(calls: Path) -> Rights:
     """Returns the scenario's calls, and the other calls that `stop` can make, on the guard's resources.
 
-    The scenario ends an instance; the guard's role is proved to be the least that ends all kinds of deployments.
+    The guard's role is proved to be the least that ends all kinds of deployments.
     """
     found: Rights = defaultdict(
         set, {action: set(resources) for action, resources in NOT_PLAYED.items()}
@@ -122,11 +123,7 @@ def deploying(calls: Path) -> Rights:
         for statement in document["Statement"]
         for action in _listed(statement["Action"])
     }
-    # Explains a failed deletion to users. The guard looks at resources instead.
-    reachable["cloudformation:DescribeStackEvents"] = reachable["cloudformation:DeleteStack"]
-    for call in calls_from("runtime.aws.operations.stop", "take_down") - {
-        Call("sts", "GetCallerIdentity")
-    }:
+    for call in calls_from("runtime.aws.operations.stop", "take_down"):
         for action in actions_of(call):
             found[action] |= reachable[action]
     return found
@@ -174,9 +171,8 @@ def policy(rights: Mapping[str, Iterable[str]]) -> str:
     """Returns the policy document, with one statement for each set of resources."""
     by_resources: dict[tuple[str, ...], list[str]] = {}
     for action, resources in sorted(rights.items()):
-        needed = ["*"] if "*" in resources else sorted(resources)
-        key = (*needed, *(("alone", action) if action in _CONDITIONS else ()))
-        by_resources.setdefault(key, []).append(action)
+        needed = ("*",) if "*" in resources else tuple(sorted(resources))
+        by_resources.setdefault(needed, []).append(action)
     return (
         json.dumps(
             {
@@ -185,27 +181,15 @@ def policy(rights: Mapping[str, Iterable[str]]) -> str:
                     {
                         "Effect": "Allow",
                         "Action": actions,
-                        "Resource": [one for one in key if one == "*" or one.startswith("arn:")],
-                        **_CONDITIONS.get(actions[0], {}),
+                        "Resource": list(needed),
                     }
-                    for key, actions in sorted(by_resources.items(), key=lambda pair: pair[1])
+                    for needed, actions in sorted(by_resources.items(), key=lambda pair: pair[1])
                 ],
             },
             indent=1,
         )
         + "\n"
     )
-
-
-_CONDITIONS = {
-    "ec2:TerminateInstances": {
-        "Condition": {"Null": {f"aws:ResourceTag/{EXPERIMENT_TAG}": "false"}}
-    },
-    "iam:PassRole": {
-        "Condition": {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}}
-    },
-}
-"""Conditions under which these rights suffice, as for the guard."""
 
 
 def _listed(value: Any) -> list[Any]:

@@ -301,7 +301,8 @@ def test_the_product_does_without_the_papers() -> None:
 LEVELS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("names", "times", "experiment"),
-    ("aws", "records"),
+    ("records",),
+    ("aws",),
     ("money", "aws.guard"),
     ("fleet",),
     ("learner", "show"),

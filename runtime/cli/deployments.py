@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runtime.cli.arguments import add_parser, positive, say
 from runtime.errors import RunError
 from runtime.names import OURS, experiment_name, stack_name
+from runtime.records import layout
 
 if TYPE_CHECKING:
     from runtime.aws.clients import Client
@@ -39,8 +40,8 @@ def add_commands(commands: Any) -> None:
         "logs",
         _logs,
         "show what a deployment logs",
-        "Show the learner's log events of a deployment and why a boot failed, or what the bucket kept where its "
-        "stack is gone.",
+        "Show the log events of an experiment's newest deployment, its failed boots, and why it ended. Also works when "
+        "the stack is gone.",
         ["logs hopper --follow", "logs hopper --actors --since 15"],
     )
     logs.add_argument(
@@ -131,10 +132,11 @@ def _add_operation(
 def _status(options: argparse.Namespace) -> int:
     from runtime.aws.operations.status import status_lines, survey
 
+    name = options.experiment and _name(options)
     client, account, region = _account()
     document = survey(
         client,
-        options.experiment and _name(options),
+        name,
         account=account,
         region=region,
         now_s=time.time(),
@@ -146,10 +148,11 @@ def _status(options: argparse.Namespace) -> int:
 def _logs(options: argparse.Namespace) -> int:
     from runtime.aws.operations.logs import show_logs
 
+    name = _name(options)
     client, _, _ = _account()
     show_logs(
         client,
-        _name(options),
+        name,
         say,
         of_actors=options.actors,
         since_s=60.0 * options.since,
@@ -161,40 +164,25 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _results(options: argparse.Namespace) -> int:
-    from runtime.aws.operations.kept_runs import (
-        choose_run,
-        find_bucket,
-        find_runs,
-    )
-    from runtime.aws.operations.results import (
-        continue_lines,
-        download,
-        results_lines,
-    )
+    from runtime.aws.ledger import find_ledger
+    from runtime.aws.operations.results import choose_run, continue_lines, download, results_lines
+    from runtime.aws.run_files import find_runs
 
-    client, _, _ = _account()
     name = _name(options)
-    runs = find_runs(client, find_bucket(client), name)
+    client, _, _ = _account()
+    runs, ledger = find_runs(client, name), find_ledger(client)
+    entries = {entry.run: entry for entry in ledger.entries()} if ledger else {}
     run = choose_run(runs, options.run, name)
-    say("\n".join(results_lines(runs)))
+    say("\n".join(results_lines(runs, entries)))
     if run is None:
         say(
             f"\nto download one: python -m runtime results {options.experiment} --run RUN [--out DIR]"
         )
         return 0
-    out = options.out or Path("runs") / f"{name}-{run.run}"
-    say(f"\n{run.url}")
-    download(run, out, say)
-    file = Path(options.experiment)
-    say(
-        "\n".join(
-            [
-                "",
-                f"downloaded to:    {out}",
-                *continue_lines(run, out, name, file if file.is_file() else None),
-            ]
-        )
-    )
+    out = options.out or Path("runs") / f"{name}-{run.name}"
+    download(run, out, entries.get(run.key))
+    say(f"\n{run.url}\ndownloaded to:    {out}")
+    say("\n".join(continue_lines(run, out, options.experiment)))
     return 0
 
 
@@ -244,6 +232,12 @@ def _name(options: argparse.Namespace) -> str:
     """Returns the experiment's name, given its name or file.
 
     Raises:
-        ExperimentError: It cannot be one.
+        RunError: It is a run's directory, or cannot be the name of an experiment.
     """
-    return experiment_name(Path(options.experiment).stem)
+    path = Path(options.experiment)
+    if (path / layout.CONFIG).exists() or layout.holds_seeds(path):
+        raise RunError(
+            f"{options.experiment} is a run on this machine, and this command is about AWS; see it with "
+            f"python -m runtime report {options.experiment}"
+        )
+    return experiment_name(path.stem)

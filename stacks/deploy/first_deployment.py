@@ -238,9 +238,9 @@ def _progress(document: Mapping[str, Any]) -> str:
         machines or "no instance",
         f"learner {one['state'] or 'not heard of'}",
         one["reason"],
-        "" if one["spent_usd"] is None else f"${one['spent_usd']:.3f} of ${one['budget_usd']:g}",
+        f"${one['spent_usd']:.3f} of ${one['budget_usd']:g}",
         f"round {one['round']['round_index']}" if one.get("round") else "",
-        f"taken down: {one['teardown']['reason']}" if one["teardown"] else "",
+        f"taken down: {one['order']['reason']}" if one["order"] else "",
     ]
     return "; ".join(part for part in parts if part)
 

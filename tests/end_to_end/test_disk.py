@@ -26,6 +26,7 @@ from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.records import AwsRecords
 from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.aws.ledger import Entry
+from runtime.aws.run_files import RunFiles
 from runtime.errors import RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet.inline import InlineFleet
@@ -141,9 +142,7 @@ class Deployed(Here):
 
     def fetch(self, directory: RunDirectory) -> None:
         self._results = ResultsBucket(
-            self._bucket,
-            "bucket",
-            PREFIX,
+            RunFiles(self._bucket, "bucket", PREFIX),
             directory.path,
             lambda: None,
             lambda: next(self._now_s),

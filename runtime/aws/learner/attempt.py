@@ -18,13 +18,13 @@ from runtime.aws.failures import AWS_ERRORS
 from runtime.aws.learner.backend import AwsBackend
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG
-from runtime.aws.learner.results_bucket import ResultsError
 from runtime.aws.ledger import (
     Ledger,
     LedgerError,
     LostRunError,
     TeardownOrderedError,
 )
+from runtime.aws.run_files import ResultsError
 from runtime.errors import FleetError, Interrupted, RunError, ServerError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.learner.functions.store import StoreError

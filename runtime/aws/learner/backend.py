@@ -21,6 +21,7 @@ from runtime.aws.learner.metrics import Metrics
 from runtime.aws.learner.records import AwsRecords
 from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.aws.ledger import Entry, Ledger
+from runtime.aws.run_files import RunFiles
 from runtime.errors import ExperimentError
 from runtime.experiment.learner import as_learner_functions
 from runtime.fleet.aws_lambda import available_concurrency
@@ -102,13 +103,9 @@ class AwsBackend:
         """
         check_guard(self._ledger, self._now())
         self._entry = self.heartbeat.take_over()
-        self._results = ResultsBucket(
-            self._client("s3"),
-            self._deployment.results_bucket,
-            self._deployment.results_prefix,
-            directory.path,
-            self.heartbeat.check_owner,
-        )
+        deployment = self._deployment
+        files = RunFiles(self._client("s3"), deployment.results_bucket, deployment.results_prefix)
+        self._results = ResultsBucket(files, directory.path, self.heartbeat.check_owner)
         self._results.download(self._entry.ledger)
 
     def open(self, opening: Opening) -> Resources:

@@ -7,8 +7,9 @@ from typing import Any
 
 from runtime.aws.learner.heartbeat import Heartbeat
 from runtime.aws.learner.metrics import Metrics
-from runtime.aws.learner.results_bucket import ResultsBucket, ResultsError
+from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.aws.ledger import Entry, LedgerError, LostRunError
+from runtime.aws.run_files import ResultsError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.money.meter import BETWEEN_ROUNDS_S, Meter
 from runtime.money.model import INIT_SECONDS_MAX

@@ -1,24 +1,16 @@
-"""``python -m runtime logs``: shows a deployment's logs and failed boots, or the bucket's copy."""
+"""``python -m runtime logs``: shows a deployment's log, and what the bucket has of failed boots and of its end."""
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from runtime.aws.asking import ask, ask_if_there, list_all, pages_of
+from runtime.aws.asking import ask, pages_of
 from runtime.aws.clients import Client
-from runtime.aws.operations.kept_runs import (
-    KeptFile,
-    KeptRun,
-    find_bucket,
-    find_runs,
-    newest_first,
-)
 from runtime.aws.operations.status import iso
-from runtime.aws.stacks import find_stack, present, resources_of
-from runtime.errors import OperationError
-from runtime.names import STACK_PREFIX
+from runtime.aws.run_files import RunFiles, find_runs
+from runtime.aws.stacks import find_stack
+from runtime.names import stack_name
 from runtime.records import layout
 
 Report = Callable[[str], None]
@@ -26,7 +18,7 @@ Report = Callable[[str], None]
 POLL_S = 3.0
 _LATE_EVENTS_S = 60.0
 """How much later a log event may arrive than others of the same time."""
-_EVENTS_SHOWN, _BOOT_LINES_SHOWN = 20, 25
+_LINES_SHOWN = 25
 
 
 def show_logs(
@@ -40,7 +32,9 @@ def show_logs(
     now: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
-    """Shows a deployment's log events, oldest first, then failed boots; if its stack is gone, what is kept of both.
+    """Shows the log events of an experiment's newest deployment, oldest first, then failed boots and the run's end.
+
+    Log groups are kept for a week, so the stack may be gone.
 
     Args:
         client: Makes boto3 clients by service name.
@@ -54,146 +48,55 @@ def show_logs(
 
     Raises:
         OperationError: There is nothing.
-        AccountError: AWS cannot be reached.
+        AccountError, ResultsError: AWS cannot be reached.
     """
-    formation = client("cloudformation")
-    stack = ask(lambda: find_stack(formation, STACK_PREFIX + experiment))
-    whose = "ActorLogs" if of_actors else "LearnerLogs"
-    groups = (
-        present(
-            ask(lambda: resources_of(formation, stack["StackId"])), "AWS::Logs::LogGroup", whose
-        )
-        if stack
-        else _kept_groups(client, experiment, whose)
-    )
-    if not groups:
-        report(
-            f"{STACK_PREFIX}{experiment} "
-            + ("has no log group yet, or no more" if stack else "is not deployed")
-            + (
-                f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`"
-                if of_actors
-                else ""
-            )
-            + "; what the bucket kept:"
-        )
-        return show_kept(client, experiment, report)
-    tail = _Tail(client("logs"), groups[0], report, since_ms=int(1000 * (now() - since_s)))
-    while tail.show() and is_following and _is_there(formation, stack):
-        sleep(POLL_S)
-    if not tail.shown:
-        report(
-            f"no events in {groups[0]} in the last {since_s / 60:g} minutes; --since MINUTES goes further back, a "
-            "week at most"
-        )
-    if not _is_there(formation, stack):
-        report(f"{STACK_PREFIX}{experiment} is gone; what the bucket kept:")
-        show_kept(client, experiment, report)
-    elif not of_actors:
-        # An instance whose boot fails has no log events.
-        for run, files in newest_first(find_runs(client, find_bucket(client), experiment))[:1]:
-            _show_failed_boots(run, files, report)
-    return None
-
-
-def _kept_groups(client: Client, experiment: str, whose: str) -> list[str]:
-    """Returns the log groups of the experiment's earlier deployments, newest first. They are kept for a week."""
-    groups = pages_of(
+    stack, whose = stack_name(experiment), "ActorLogs" if of_actors else "LearnerLogs"
+    found = pages_of(
         client("logs"),
         "describe_log_groups",
         "logGroups",
-        logGroupNamePrefix=f"{STACK_PREFIX}{experiment}-{whose}",
+        logGroupNamePrefix=f"{stack}-{whose}",
     )
-    return [
-        group["logGroupName"]
-        for group in sorted(groups, key=lambda one: one["creationTime"], reverse=True)
-    ]
-
-
-def _is_there(formation: Any, stack: Mapping[str, Any] | None) -> bool:
-    found = ask(lambda: find_stack(formation, stack["StackId"])) if stack else None
-    return found is not None and found["StackStatus"] != "DELETE_COMPLETE"
-
-
-class _Tail:
-    """One log group's events, each shown once.
-
-    Attributes:
-        shown: Number of events shown.
-    """
-
-    def __init__(self, client: Any, group: str, report: Report, *, since_ms: int) -> None:
-        self._client, self._group, self._report, self._since_ms = client, group, report, since_ms
-        self._seen: dict[str, int] = {}
-        self.shown = 0
-
-    def show(self) -> bool:
-        """Shows new events; returns False if the group is gone.
-
-        Raises:
-            AccountError: CloudWatch Logs cannot be reached.
-        """
-        events = ask_if_there(
-            lambda: list_all(
-                self._client,
-                "filter_log_events",
-                "events",
-                logGroupName=self._group,
-                startTime=self._since_ms,
+    if found:
+        group = max(found, key=lambda one: one["creationTime"])["logGroupName"]
+        shown: set[str] = set()
+        since_ms = int(1000 * (now() - since_s))
+        while True:
+            is_there = ask(lambda: find_stack(client("cloudformation"), stack)) is not None
+            since_ms = _show_events(client("logs"), group, since_ms, shown, report)
+            if not (is_following and is_there):
+                break
+            sleep(POLL_S)
+        if not shown:
+            report(
+                f"no events in {group} in the last {since_s / 60:g} minutes; see --since MINUTES"
             )
-        )
-        if events is None:
-            return False
-        for event in sorted(events, key=lambda event: event["timestamp"]):
-            if event["eventId"] not in self._seen:
-                self._tell(event)
-        # Late events are searched for again. Ids of older events can be forgotten.
-        newest_ms = max((event["timestamp"] for event in events), default=self._since_ms)
-        self._since_ms = max(self._since_ms, newest_ms - int(1000 * _LATE_EVENTS_S))
-        self._seen = {
-            event["eventId"]: event["timestamp"]
-            for event in events
-            if event["timestamp"] >= self._since_ms
-        }
-        return True
-
-    def _tell(self, event: Mapping[str, Any]) -> None:
-        at = datetime.datetime.fromtimestamp(event["timestamp"] / 1000, datetime.UTC).strftime(
-            "%m-%d %H:%M:%S"
-        )
-        self._report(f"{at} {event['logStreamName']}  {event['message'].rstrip()}")
-        self.shown += 1
+    else:
+        elsewhere = f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`"
+        report(f"{stack} has no log group {whose}" + elsewhere * of_actors)
+    runs = find_runs(client, experiment)
+    newest = max(runs, key=lambda run: run.changed_at_s())
+    _show_files(newest, report)
 
 
-def show_kept(client: Client, experiment: str, report: Report) -> None:
-    """Shows the bucket's copy of the experiment's newest run: boot failures, its end, and its last events.
+def _show_events(logs: Any, group: str, since_ms: int, shown: set[str], report: Report) -> int:
+    """Shows events that are not among those shown; returns the time from which new ones may come."""
+    events = pages_of(logs, "filter_log_events", "events", logGroupName=group, startTime=since_ms)
+    for event in sorted(events, key=lambda event: event["timestamp"]):
+        if event["eventId"] not in shown:
+            shown.add(event["eventId"])
+            at = iso(event["timestamp"] / 1000)
+            report(f"{at} {event['logStreamName']}  {event['message'].rstrip()}")
+            since_ms = max(since_ms, event["timestamp"] - int(1000 * _LATE_EVENTS_S))
+    return since_ms
 
-    Raises:
-        OperationError: There is none.
-        AccountError: The bucket cannot be read.
-    """
-    runs = find_runs(client, find_bucket(client), experiment)
-    if not runs:
-        raise OperationError(f"the bucket has no run of {experiment}")
-    run, files = newest_first(runs)[0]
+
+def _show_files(run: RunFiles, report: Report) -> None:
+    """Shows the ends of the logs of boots that failed, oldest first, and of the events; then why the learner ended."""
+    boots = sorted(run.objects("boot/"), key=lambda one: one["LastModified"])
+    names = [one["Key"].removeprefix(run.prefix) for one in boots]
     report(run.url)
-    _show_failed_boots(run, files, report)
-    for name in ("refused.json", "ended.json"):
-        if name in files:
-            report(f"\n{name}")
-            for line in run.text(name).splitlines():
-                report(f"  {line}")
-    events = run.text(layout.EVENTS).splitlines()[-_EVENTS_SHOWN:]
-    if events:
-        report("\nevents.jsonl, the end")
-        for line in events:
-            report(f"  {line}")
-
-
-def _show_failed_boots(run: KeptRun, files: Mapping[str, KeptFile], report: Report) -> None:
-    """Shows the end of the log of each boot that failed, oldest first."""
-    boots = [name for name in files if name.startswith("boot/")]
-    for name in sorted(boots, key=lambda name: files[name].changed_at_s):
-        report(f"\n{name}, {iso(files[name].changed_at_s)}")
-        for line in run.text(name).splitlines()[-_BOOT_LINES_SHOWN:]:
-            report(f"  {line}")
+    for name in (*names, layout.EVENTS, layout.REFUSED, layout.ENDED):
+        lines = run.text(name).splitlines()
+        if lines:
+            report("\n  ".join([name, *lines[-_LINES_SHOWN:]]))

@@ -1,4 +1,4 @@
-"""``python -m runtime stop``: takes an experiment's deployment down in the same way as the guard, and watches.
+"""``python -m runtime stop``: orders the teardown of an experiment's deployment, and watches the guard carry it out.
 
 It needs only the name; the experiment's file may be changed, broken or gone.
 """
@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from runtime.aws.asking import AccountError, ask
 from runtime.aws.clients import Client, Session, clients, identify
+from runtime.aws.guard.check import FRESH_S
 from runtime.aws.guard.stacks import read_deployment
-from runtime.aws.guard.teardown import Teardown, TeardownError, what_is_left
+from runtime.aws.guard.teardown import GONE, TeardownError, what_is_left
 from runtime.aws.ledger import LedgerError, find_ledger
 from runtime.aws.stacks import find_stack, stack_names
 from runtime.names import STACK_PREFIX
 from runtime.show.terminal import confirm, laid_out
+from runtime.times import INTERVAL_S
 
 REASON = "stopped by hand"
 POLL_S = 5.0
@@ -26,7 +27,7 @@ _FAILURES_MAX = 2
 
 
 def stop_stack(session: Session, name: str, *, is_asked: bool) -> None:
-    """Takes the stack ``name`` down after confirmation, and returns when it is gone.
+    """Has the stack ``name`` taken down after confirmation, and returns when it is gone.
 
     Args:
         session: Session of the account and region.
@@ -68,18 +69,17 @@ def take_down(
     stack: Mapping[str, Any],
     report: Callable[[str], None],
     *,
-    now: Callable[[], float] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Takes an experiment's deployment down, and returns when all of it is gone; any other stack is just deleted.
+    """Has the guard take an experiment's deployment down, and returns when all of it is gone.
 
-    The caller may stop waiting at any time: an experiment's teardown is ordered, and the guard completes it.
+    The caller may stop waiting at any time. CloudFormation alone deletes any other stack, and all of it if there is no
+    guard or the guard falls silent.
 
     Args:
         client: Makes boto3 clients by service name.
         stack: As ``describe_stacks`` returns it.
         report: Receives progress messages.
-        now: Returns seconds since 1970; None uses AWS' clock, which is the guard's.
         sleep: Waits for a number of seconds.
 
     Raises:
@@ -90,28 +90,34 @@ def take_down(
     """
     deployed, ledger = read_deployment(stack), find_ledger(client)
     formation = client("cloudformation")
-    if deployed is None or ledger is None:
+    looked_at_s = ledger.last_tick_s() if ledger else None
+    if deployed is None or ledger is None or looked_at_s is None:
         return _delete(formation, stack["StackId"], sleep)
-    deployed = deployed.begun(ledger.get(deployed.run), 0.0)
-    now = now or _aws_clock(client)
-    teardown = Teardown(client, ledger, lambda subject, text: report(f"{subject}: {text}"), now)
-    try:
-        entry = teardown.order(deployed, REASON)
-    except LedgerError as error:
-        report(f"{error}; CloudFormation deletes all of it without the order of steps")
-        return _delete(formation, stack["StackId"], sleep)
-    told = ""
-    while waits_for := teardown.advance(deployed, entry):
-        if waits_for != told:
-            report(waits_for)
-            told = waits_for
-        entry = ledger.get(deployed.run) or entry
-        if entry.order is not None and entry.order.failures >= _FAILURES_MAX:
+    # The guard finds the order with its next look, by its own clock.
+    entry = ledger.order(
+        deployed.run, stack=deployed.stack, reason=REASON, now_s=looked_at_s + INTERVAL_S
+    )
+    report(f"the guard is told: {REASON}")
+    done: set[str] = set()
+    silent_s = 0.0
+    while (order := entry.order_for(deployed.stack)) is not None:
+        for step in sorted(order.steps.keys() - done, key=order.steps.__getitem__):
+            report(f"done: {step}")
+        done = {*order.steps}
+        if GONE in done:
+            return None
+        if order.failures >= _FAILURES_MAX:
             left = find_stack(formation, deployed.stack)
             if left is not None and left["StackStatus"] != "DELETE_IN_PROGRESS":
-                raise TeardownError(f"{what_is_left(formation, left)}; {waits_for}")
+                raise TeardownError(what_is_left(formation, left))
+        before_s, looked_at_s = looked_at_s, ledger.last_tick_s()
+        silent_s = silent_s + POLL_S if looked_at_s == before_s else 0.0
+        if silent_s > FRESH_S:
+            report("the guard does not look; CloudFormation deletes all of it")
+            break
         sleep(POLL_S)
-    return None
+        entry = ledger.get(deployed.run) or entry
+    return _delete(formation, stack["StackId"], sleep)
 
 
 def _delete(formation: Any, stack: str, sleep: Callable[[float], None]) -> None:
@@ -127,11 +133,3 @@ def _delete(formation: Any, stack: str, sleep: Callable[[float], None]) -> None:
         if left["StackStatus"] != "DELETE_IN_PROGRESS":
             raise TeardownError(what_is_left(formation, left))
         sleep(POLL_S)
-
-
-def _aws_clock(client: Client) -> Callable[[], float]:
-    """Returns AWS' clock in seconds since 1970, independent of this machine's; exact to the second."""
-    answer = ask(lambda: client("sts").get_caller_identity())
-    said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    ahead_s = parsedate_to_datetime(said).timestamp() - time.time() if said else 0.0
-    return lambda: time.time() + ahead_s

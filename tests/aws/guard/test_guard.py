@@ -1031,40 +1031,55 @@ def test_interfaces_that_stay_are_told_and_deleted_with_a_role_that_outlives_the
 # By hand
 
 
-def test_stopping_by_hand_is_the_same_teardown(account: Account) -> None:
-    stack = account.deploy("hopper")
-    account.train("hopper", stack)
-    said: list[str] = []
+def stop(account: Account, stack: str, said: list[str], *, is_guarded: bool = True) -> None:
+    """Stops it by hand while the guard looks, or does not."""
     take_down(
         account.client,
         find_stack(client_of("cloudformation"), stack),
         said.append,
-        now=account.now,
-        sleep=account.sleep,
+        sleep=account.tick if is_guarded else account.sleep,
     )
+
+
+def test_stopping_by_hand_is_the_guards_teardown(account: Account) -> None:
+    stack = account.deploy("hopper")
+    account.train("hopper", stack)
+    account.tick()
+    said: list[str] = []
+    stop(account, stack, said)
     assert account.left("hopper") == []
     order = account.ledger.get(f"hopper/{RUN}").order
     assert (order.reason, sorted(order.steps, key=STEPS.index)) == ("stopped by hand", STEPS)
-    assert said[0].startswith(
-        "Nitro-hopper is being taken down: stopped by hand. So far it can have cost at most $"
-    )
-    assert said[-1].startswith("Nitro-hopper is gone: stopped by hand. It has cost at most $")
+    assert said[0] == "the guard is told: stopped by hand"
+    assert sorted(said[1:]) == sorted(f"done: {step}" for step in STEPS)
+    assert account.invoked == [STOP_EVENT.encode()], "a live learner has had its two minutes"
+
+
+@pytest.mark.parametrize("has_looked", [False, True])
+def test_stopping_where_no_guard_looks_is_left_to_cloudformation(
+    account: Account, has_looked: bool
+) -> None:
+    stack = account.deploy("hopper")
+    if has_looked:
+        account.tick()
+    said: list[str] = []
+    stop(account, stack, said, is_guarded=False)
+    assert "Nitro-hopper" not in account.left("hopper")
+    assert said[-1:] == ["the guard does not look; CloudFormation deletes all of it"] * has_looked
+    account.tick()
+    assert account.left("hopper") == []
 
 
 def test_whoever_stops_by_hand_need_not_stay(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=3")
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=25")
     stack = account.deploy("hopper")
     account.train("hopper", stack, state=FINISHED)
+    account.tick()
     with pytest.raises(TeardownError, match="DELETE_FAILED"):
-        take_down(
-            account.client,
-            find_stack(client_of("cloudformation"), stack),
-            print,
-            now=account.now,
-            sleep=account.sleep,
-        )
+        stop(account, stack, [])
+    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=0")
     account.tick()
     assert account.left("hopper") == []
 

@@ -22,8 +22,9 @@ import pytest
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.heartbeat import Heartbeat
 from runtime.aws.learner.records import LedgerRecords
-from runtime.aws.learner.results_bucket import ResultsBucket, ResultsError
+from runtime.aws.learner.results_bucket import ResultsBucket
 from runtime.aws.ledger import Ledger, LedgerError, LostRunError, TeardownOrderedError
+from runtime.aws.run_files import ResultsError, RunFiles
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
@@ -171,9 +172,8 @@ class Learner:
         self.heartbeat = Heartbeat(
             Ledger(wire, TABLE), deployment, now=lambda: NOW_S, ended=lambda: None
         )
-        self.bucket = ResultsBucket(
-            wire, BUCKET, PREFIX, path, self.heartbeat.check_owner, self.clock
-        )
+        files = RunFiles(wire, BUCKET, PREFIX)
+        self.bucket = ResultsBucket(files, path, self.heartbeat.check_owner, self.clock)
         model = cost_model(EXPERIMENT, traffic_bytes_max=1000, is_deployed=True)
         self.meter = Meter(model, Budget(1.0), clock=BillingClock(NOW_S, now=lambda: NOW_S))
         self.round_index = 0
@@ -518,7 +518,7 @@ def test_a_failing_upload_is_made_up_for(aws: Aws, tmp_path: Path) -> None:
     learner = Learner(wire, tmp_path)
     learner.restore()
     wire.at, wire.before = len(wire.calls) + 5, lose_answer
-    with pytest.raises(ResultsError, match=f"the results bucket {BUCKET}: "):
+    with pytest.raises(ResultsError, match=f"the results bucket s3://{BUCKET}/{PREFIX}: "):
         learner.round()
     learner.finish()
     assert {key.removeprefix(PREFIX): data for key, data in aws.objects().items()} == contents(
@@ -541,7 +541,9 @@ def test_a_conflict_with_nobody_is_tried_again_and_one_without_end_is_told(
                 return lambda **_: refuse("ConditionalRequestConflict")()
             return super().__getattr__(name)
 
-    bucket = ResultsBucket(Refusing(aws), BUCKET, PREFIX, tmp_path, learner.heartbeat.check_owner)
+    bucket = ResultsBucket(
+        RunFiles(Refusing(aws), BUCKET, PREFIX), tmp_path, learner.heartbeat.check_owner
+    )
     with pytest.raises(ResultsError, match="is refused again and again"):
         bucket.upload()
 
@@ -554,6 +556,6 @@ def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(
     again = Learner(Wire(aws), tmp_path / "second")
     (again.path / "checkpoints").write_bytes(b"no folder")
     with pytest.raises(
-        ResultsError, match=f"{BUCKET}: the run cannot be put into .*second: FileExistsError: "
+        ResultsError, match=f"{PREFIX}: the run cannot be put into .*second: FileExistsError: "
     ):
         again.bucket.download("")

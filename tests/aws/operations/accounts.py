@@ -18,7 +18,7 @@ from runtime.names import EXPERIMENT_TAG
 from tests.simulators.aws.moto_server import REGION, MotoServer
 from tests.simulators.aws.moto_types import IMAGE_ID
 
-TABLE, RULE = "ledger", "nitro-guard"
+TABLE = "ledger"
 ZONE = f"{REGION}a"
 ACCOUNT_ID = "123456789012"
 DELETED_STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-hopper/of-last-week"
@@ -33,21 +33,9 @@ _GUARD = {
                 "KeySchema": [{"AttributeName": "run", "KeyType": "HASH"}],
             },
         },
-        "Rule": {
-            "Type": "AWS::Events::Rule",
-            "Properties": {
-                "Name": RULE,
-                "ScheduleExpression": "rate(1 minute)",
-                "State": "ENABLED",
-            },
-        },
-        "Topic": {"Type": "AWS::SNS::Topic"},
     },
     "Outputs": {
         "LedgerTable": {"Value": TABLE},
-        "RuleName": {"Value": RULE},
-        "ReportsTopic": {"Value": {"Ref": "Topic"}},
-        "GuardFunction": {"Value": "NitroGuard-Function"},
     },
 }
 _RESULTS = {"Resources": {"Results": {"Type": "AWS::S3::Bucket"}}}
@@ -132,7 +120,6 @@ class Account:
                 "Outputs": {
                     "LearnerLogs": {"Value": {"Ref": "LearnerLogs1A2B"}},
                     "ActorLogs": {"Value": {"Ref": "ActorLogs1A2B"}},
-                    "DashboardUrl": {"Value": f"https://example.org/Nitro-{name}"},
                 },
             },
             {**limits, **{f"nitro:{key.replace('_', '-')}": value for key, value in tags.items()}},
