@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,29 +26,30 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch  # noqa: E402
 import torch.distributed as distributed  # noqa: E402
-from torch.distributed import TCPStore  # noqa: E402
 
 from benchmarks.provenance import origin  # noqa: E402
-from runtime.gmi.group import join_group  # noqa: E402
+from runtime.gmi.group import InstanceGroup  # noqa: E402
 
 ELEMENTS = {"Hopper, two networks of 2 × 256": 140_000, "Atari, convolutions": 1_700_000}
 DEVICES = {2: [0, 1], 4: [0, 0, 1, 1], 8: [0, 0, 1, 1, 2, 2, 3, 3]}
 """By processes."""
-REDUCTIONS = ("mpr", "mrr", "har", "flat")
-TURNS, WARM_UP = 101, 10
+REDUCTIONS = ("mpr", "mrr", "har")
+TURNS = 101
+WARM_UP = 10
 
 
-def member(rank: int, processes: int, port: int) -> None:
+def member(rank: int, processes: int, folder: str) -> None:
     """Takes part. Prints each turn's wall-clock and CPU seconds by gradient and contender."""
-    store = TCPStore("127.0.0.1", port, is_master=False)
-    for name, elements in ELEMENTS.items():
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=processes
+    )
+    for number, elements in enumerate(ELEMENTS.values()):
         gradient, nothing = torch.randn(elements), torch.zeros(1)
         groups = {
-            reduction: join_group(
+            reduction: InstanceGroup(
                 rank=rank,
                 devices=DEVICES[processes],
-                store=store,
-                name=f"{name}/{reduction}",
+                path=f"{folder}/{number}-{reduction}",
                 reduction=reduction,
                 timeout_s=600.0,
                 device="cpu",
@@ -79,25 +80,16 @@ def member(rank: int, processes: int, port: int) -> None:
 
 def measured(processes: int) -> dict[str, dict[str, Any]]:
     """Returns, by gradient and contender, the slowest process's median milliseconds, total CPU, and ratio to gloo."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    store = TCPStore(
-        "127.0.0.1",
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),
-    )
-    members = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(processes), str(port)],
-            text=True,
-            stdout=subprocess.PIPE,
-        )
-        for rank in range(processes)
-    ]
-    outputs = [one.communicate()[0] for one in members]
-    del store
+    with tempfile.TemporaryDirectory() as folder:
+        members = [
+            subprocess.Popen(
+                [sys.executable, __file__, str(rank), str(processes), folder],
+                text=True,
+                stdout=subprocess.PIPE,
+            )
+            for rank in range(processes)
+        ]
+        outputs = [one.communicate()[0] for one in members]
     found = {}
     for name, lines in zip(
         ELEMENTS, zip(*(output.splitlines() for output in outputs), strict=True), strict=True
@@ -127,7 +119,7 @@ def median(values: Any) -> float:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        member(*map(int, sys.argv[1:]))
+        member(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
         raise SystemExit
     load = os.getloadavg()[0]
     print(

@@ -67,6 +67,7 @@ HANDLERS: dict[str, tuple[str, ...]] = {
     "runtime.learner.functions.handler:handler": _GRADIENTS,
     "runtime.gmi.worker:handler": _INSTANCE,
     "runtime.gmi.worker:handler_together": _INSTANCE,
+    "tests.gmi.dying:handler_together": _INSTANCE,
     "runtime.learner.functions.handler.handler": _GRADIENTS,
     _COORDINATOR: ("runtime.aws.learner.coordinator", *LEARNER, *MODELS),
 }

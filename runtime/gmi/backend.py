@@ -89,7 +89,7 @@ def open_instances(opening: Opening, store: str) -> Instances:
         here = tuple(replace(place, variables={**place.variables, **plain}) for place in here)
     # All of them if none only trains.
     devices = [place.device for place in here[-settings.trainers :]]
-    allowed = ("auto", "paper", *applicable(devices, is_cuda=bool(machine.gpus)))
+    allowed = ("auto", "paper", *applicable(devices))
     if reduction not in allowed:
         raise ExperimentError(
             f"learner.reduction = {reduction}: {len(devices)} instances on {len(set(devices))} device(s) cannot sum "

@@ -17,17 +17,17 @@ def ranks_by_device(devices: Sequence[int]) -> list[list[int]]:
     ]
 
 
-def applicable(devices: Sequence[int], *, is_cuda: bool = False) -> tuple[str, ...]:
-    """Returns the strategies that suit a layout.
+def applicable(devices: Sequence[int]) -> tuple[str, ...]:
+    """Returns the strategies that suit a layout. On a single device, all of them are MPR.
 
     Args:
         devices: Device of each rank.
-        is_cuda: Whether the tensors are on GPUs. NCCL refuses two members of a team on the same one.
     """
     groups = ranks_by_device(devices)
+    if len(groups) <= 1:
+        return ("mpr",)
     has_rings = len({len(group) for group in groups}) == 1 and len(groups[0]) <= len(groups)
-    is_flat = not is_cuda or len(groups) == len(devices)
-    return ("mpr", *["mrr"] * has_rings, "har", *["flat"] * is_flat)
+    return ("mpr", "mrr", "har") if has_rings else ("mpr", "har")
 
 
 def choice_of_paper(devices: Sequence[int]) -> str:
@@ -38,7 +38,4 @@ def choice_of_paper(devices: Sequence[int]) -> str:
 
     Paper: GMI-DRL, Algorithm 1.
     """
-    groups = ranks_by_device(devices)
-    if len(groups) <= 1:
-        return "mpr"
-    return "mrr" if "mrr" in applicable(devices) else "har"
+    return next(name for name in ("mrr", "har", "mpr") if name in applicable(devices))

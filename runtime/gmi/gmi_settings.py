@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 INSTANCES_MAX = 256
 ENVIRONMENTS_MAX = 16
 """Most environments that an instance plays at once, unless they are worlds; more save little."""
-REDUCTIONS = ("paper", "mpr", "mrr", "har", "flat")
+REDUCTIONS = ("paper", "mpr", "mrr", "har")
 
 
 class GmiSettings(UpdaterSettings):
@@ -56,7 +56,7 @@ class GmiSettings(UpdaterSettings):
     reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
         "auto",
         description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = in "
-        "each GPU, then over their leaders; flat = as PyTorch sums; paper = chosen by the paper's Algorithm 1; auto = "
+        "each GPU, then over their leaders; paper = chosen by the paper's Algorithm 1; auto = "
         "the quickest when the run begins",
     )
 

@@ -1,52 +1,102 @@
-"""The group of instances that share each gradient."""
+"""The group of instances that share each gradient: torch.distributed between devices, the host's memory within them.
+
+Paper: GMI-DRL §4.1, Figure 4. A strategy sums; the caller divides to get the mean. The result has the same bits in all
+members, and the same bits again for the same layout.
+
+Departure: The leaders of HAR are each device's lowest rank. The paper's have id mod M = t, where M is the number of
+instances of a device, which differs between devices in the first case in which Algorithm 1 chooses HAR.
+"""
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import torch
-from torch.distributed import Store  # type: ignore[attr-defined]  # torch exports it by its documentation alone
+import torch.distributed as distributed
+from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]  # exported by documentation alone
 
-from runtime.errors import ExperimentError, RunError
-from runtime.gmi.costs import applicable, choice_of_paper
-from runtime.gmi.links import Links, Ring, SocketLinks, TorchLinks
-from runtime.gmi.mesh import Mesh
-from runtime.gmi.reductions import Flat, Hierarchical, MultiProcess, MultiRing, Reduction
+from runtime.errors import RunError
+from runtime.gmi.costs import applicable, choice_of_paper, ranks_by_device
+from runtime.gmi.shared_memory import HostMemory
 
 _TRIALS = 5
+_CALLED_OFF = "called off"
+_LOOK_S = 0.005
+"""Seconds between looks for a member that has not come."""
+_POLL_S = 20e-6
+"""Seconds between looks whether an operation has ended."""
+_WATCH_S = 0.1
+"""Seconds between looks whether the group was called off, while an operation runs."""
+_CLOSE_S = 1.0
+"""Most seconds that closing connections takes."""
+_ENVIRONMENT = {
+    # Listen where no other machine can connect.
+    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "NCCL_SOCKET_IFNAME": "lo",
+    # NCCL's watchdog would end the process.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+}
+
+Strategy = Callable[[torch.Tensor], None]
+"""Replaces a vector by its sum over all members."""
 
 
-def join_group(
-    *,
-    rank: int,
-    devices: Sequence[int],
-    store: Store,
-    name: str,
-    reduction: str,
-    timeout_s: float,
-    device: str,
-    elements: int,
-) -> InstanceGroup:
-    """Joins a group. Returns when all members have joined.
+class Meeting(Store):
+    """Where the members of a group find each other: a file. Waiting ends when the group is called off."""
 
-    Args:
-        rank: Rank of this member, from 0.
-        devices: The device of each rank. Their number is the size of the group.
-        store: Where the members find each other, hosted by a process that outlives the group.
-        name: Name of the group, new in this store. After a death, all others leave and join a group of another name.
-        reduction: mpr, mrr, har or flat; paper = Algorithm 1 chooses; auto = the fastest that the layout allows,
-            measured now. Another choice rounds sums differently: give a resumed run its `reduction` by name.
-        timeout_s: Maximum seconds that a member waits for another, here and in a sum.
-        device: Where the tensors are: ``cpu``, or this instance's ``cuda:N``.
-        elements: float32 numbers of a usual sum. Longer sums work piece by piece.
+    def __init__(self, path: str, timeout_s: float) -> None:
+        """Opens the file, and makes it if there is none."""
+        super().__init__()
+        self._file, self._timeout_s = FileStore(path, -1), timeout_s
 
-    Raises:
-        ExperimentError: The layout does not allow the reduction.
-        RunError: A member does not join in time, or is gone.
-    """
-    return InstanceGroup(rank, devices, store, name, reduction, timeout_s, device, elements)
+    def set(self, key: str, value: Any) -> None:
+        """Sets a value."""
+        self._file.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        """Adds to a number, and returns the sum."""
+        return self._file.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        """Returns whether all keys have values."""
+        return self._file.check(keys)
+
+    def get(self, key: str) -> bytes:
+        """Returns a value, as soon as there is one."""
+        self.wait([key])
+        return self._file.get(key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Waits until all keys have values.
+
+        Raises:
+            RunError: The group was called off, or a value does not come in time.
+        """
+        deadline_s = time.monotonic() + self._timeout_s
+        while not self.check(keys):
+            self.look(deadline_s)
+            time.sleep(_LOOK_S)
+
+    def look(self, deadline_s: float) -> None:
+        """Raises if the group was called off, or if it is too late."""
+        if self.check([_CALLED_OFF]):
+            raise RunError("it was called off")
+        if time.monotonic() > deadline_s:
+            raise RunError(f"no answer for {self._timeout_s:g} s")
+
+
+def call_off(path: str) -> None:
+    """Makes the members of a group that meets there give up, because one will not come."""
+    FileStore(path, -1).set(_CALLED_OFF, "")
 
 
 class InstanceGroup:
@@ -55,73 +105,62 @@ class InstanceGroup:
     Attributes:
         rank: Rank of this member.
         size: Number of members.
-        reduction: The chosen strategy: mpr, mrr, har or flat.
+        reduction: The chosen strategy: mpr, mrr or har.
         reduce_s: Seconds that this member has spent in sums.
+        waited_s: Seconds of `reduce_s` spent waiting for others. Sums by torch.distributed count completely.
     """
 
     def __init__(
         self,
+        *,
         rank: int,
         devices: Sequence[int],
-        store: Store,
-        name: str,
+        path: str,
         reduction: str,
         timeout_s: float,
         device: str,
         elements: int,
     ) -> None:
-        """Joins the group; see `join_group`."""
-        self._devices, self._device, self._elements = tuple(devices), device, elements
-        self._store, self._name, self._timeout_s = store, name, timeout_s
-        self.rank, self.size, self.reduce_s, self._made = rank, len(devices), 0.0, 0
-        allowed = applicable(devices, is_cuda=device != "cpu")
-        if reduction not in ("auto", "paper", *allowed):
-            raise ExperimentError(
-                f"reduction {reduction}: not for instances on the devices {list(devices)}; "
-                f"allowed: auto | paper | {' | '.join(allowed)}"
-            )
+        """Joins a group. Returns when all members have joined.
+
+        Args:
+            rank: Rank of this member, from 0.
+            devices: The device of each rank. Their number is the size of the group.
+            path: A new path, at which the members meet. After a death, all others leave and meet at another one.
+            reduction: mpr, mrr or har; paper = Algorithm 1 chooses; auto = the fastest that the layout allows,
+                measured now. Another choice rounds sums differently: give a resumed run its `reduction` by name.
+            timeout_s: Maximum seconds that a member waits for another, here and in a sum.
+            device: Where the tensors are: ``cpu``, or this instance's ``cuda:N``.
+            elements: float32 numbers of a usual sum. Longer sums work piece by piece.
+
+        Raises:
+            RunError: A member does not join in time, or is gone.
+        """
+        self.rank, self.size, self.reduce_s = rank, len(devices), 0.0
+        self._devices, self._path, self._timeout_s = tuple(devices), path, timeout_s
+        self._device, self._elements = device, elements
+        self._torch_s = 0.0
+        self._memories: list[HostMemory] = []
+        # Nothing else refers to these, so that removing one closes its connections.
+        self._teams: dict[str, Any] = {}
         self._buffers: dict[torch.dtype, torch.Tensor] = {}
-        self._reduction: Reduction | None = None
-        self._links: Links | None = None
-        self._mesh = Mesh(rank, self.size, store, name, timeout_s=timeout_s)
-        try:
-            self.reduction = (
-                choice_of_paper(devices)
-                if reduction == "paper"
-                else self._quickest(allowed)
-                if reduction == "auto"
-                else reduction
-            )
-            self._reduction = self._make(self.reduction)
-        except BaseException as error:
-            self.leave()
-            if isinstance(error, OSError | RuntimeError):
-                raise RunError(
-                    f"member {rank} of {self.size} cannot join group {name}: {error}"
-                ) from error
-            raise
-        self._mesh.messages = self._mesh.bytes_sent = self._mesh.bytes_received = 0
-        self._mesh.waited_s = 0.0
-
-    @property
-    def messages(self) -> int:
-        """Number of messages that this member has sent. A read of its memory by another member counts as one."""
-        return self._mesh.messages
-
-    @property
-    def bytes_sent(self) -> int:
-        """Bytes of these messages."""
-        return self._mesh.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        """Bytes of the messages that this member has received."""
-        return self._mesh.bytes_received
+        self._strategy: Strategy | None = None
+        for variable, value in _ENVIRONMENT.items():
+            os.environ.setdefault(variable, value)
+        with self._leaving("join"):
+            self._meeting = Meeting(path, timeout_s)
+            if self._meeting.add(f"member {rank}", 1) > 1:
+                raise RunError("another process was this member")
+            self.reduction = choice_of_paper(devices) if reduction == "paper" else reduction
+            if reduction == "auto":
+                self.reduction = self._quickest(applicable(devices))
+            else:
+                self._strategy = self._make(self.reduction)
 
     @property
     def waited_s(self) -> float:
-        """Seconds of `reduce_s` spent waiting for others. Sums by torch.distributed count completely."""
-        return self._mesh.waited_s
+        """See above."""
+        return self._torch_s + sum(memory.waited_s for memory in self._memories)
 
     def sum(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replaces each tensor by its sum over all members, with the same bits in all. After an error, sums end.
@@ -132,34 +171,47 @@ class InstanceGroup:
         Raises:
             RunError: A member is gone, or does not take part in time.
         """
-        if self._reduction is None:
-            raise RunError(f"group {self._name} has ended")
         started_s = time.monotonic()
-        try:
-            with torch.no_grad():
-                for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-                    alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-                    flat = self._flat(dtype, sum(tensor.numel() for tensor in alike))
-                    torch.cat([tensor.reshape(-1) for tensor in alike], out=flat)
-                    if self.size > 1:
-                        self._reduction.sum(flat)
-                    parts = torch.split(flat, [tensor.numel() for tensor in alike])
-                    for tensor, part in zip(alike, parts, strict=True):
-                        tensor.copy_(part.view_as(tensor))
-        except BaseException as error:
-            self.leave()
-            if isinstance(error, OSError | RuntimeError):
-                raise RunError(
-                    f"member {self.rank} of {self.size} lost group {self._name}: {error}"
-                ) from error
-            raise
+        with torch.no_grad(), self._leaving("sum in"):
+            if self._strategy is None:
+                raise RunError("it has ended")
+            for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+                alike = [tensor for tensor in tensors if tensor.dtype == dtype]
+                flat = self._flat(dtype, sum(tensor.numel() for tensor in alike))
+                torch.cat([tensor.reshape(-1) for tensor in alike], out=flat)
+                self._strategy(flat)
+                parts = torch.split(flat, [tensor.numel() for tensor in alike])
+                for tensor, part in zip(alike, parts, strict=True):
+                    tensor.copy_(part.view_as(tensor))
         self.reduce_s += time.monotonic() - started_s
 
     def leave(self) -> None:
         """Leaves the group without waiting for the others; idempotent."""
-        # Tell the others first.
-        self._mesh.close()
-        self._drop()
+        self._strategy = None
+        for memory in self._memories:
+            memory.close()
+        teams, self._teams = self._teams, {}
+        if self._device != "cpu":
+            # An orderly end would wait for the others.
+            for name in teams:
+                teams[name].abort()
+        # In a thread, because gloo waits for operations that run, and others may not have noticed yet.
+        thread = threading.Thread(target=teams.clear, daemon=True)
+        thread.start()
+        thread.join(_CLOSE_S)
+
+    @contextmanager
+    def _leaving(self, what: str) -> Any:
+        """Leaves the group if anything fails."""
+        try:
+            yield
+        except BaseException as error:
+            self.leave()
+            if isinstance(error, OSError | RuntimeError | RunError):
+                raise RunError(
+                    f"member {self.rank} of {self.size} cannot {what} its group: {error}"
+                ) from error
+            raise
 
     def _flat(self, dtype: torch.dtype, length: int) -> torch.Tensor:
         # Keep it, because fresh memory costs more than the copy into it.
@@ -167,49 +219,134 @@ class InstanceGroup:
             self._buffers[dtype] = torch.empty(length, dtype=dtype, device=self._device)
         return self._buffers[dtype][:length]
 
-    def _make(self, name: str) -> Reduction:
-        if name == "mpr":
-            return MultiProcess(self._mesh, self._elements)
-        self._made += 1
-        self._links = (
-            SocketLinks(self._mesh)
-            if self._device == "cpu" and name != "flat"
-            else TorchLinks(
-                self._mesh,
-                self._store,
-                f"{self._name}/torch/{self._made}",
-                is_cuda=self._device != "cpu",
-                timeout_s=self._timeout_s,
-            )
-        )
-        if name == "mrr":
-            return MultiRing(self._links, self.rank, self._devices)
-        if name == "har":
-            return Hierarchical(self._mesh, self._links, self._devices, self._elements)
-        return Flat(self._links, self.size)
-
-    def _drop(self) -> None:
-        links, self._reduction, self._links = self._links, None, None
-        if links is not None:
-            links.close()
-
     def _quickest(self, names: Sequence[str]) -> str:
-        everyone, seconds = range(self.size), []
-        for name in names:
-            reduction, flat, trials = (
-                self._make(name),
-                torch.zeros(self._elements, device=self._device),
-                [],
-            )
+        """Chooses the strategy that takes the least time, in the sum over all members."""
+        flat = torch.zeros(self._elements, device=self._device)
+        made = {name: self._make(name) for name in names}
+        seconds = []
+        for strategy in made.values():
+            trials = []
             for _ in range(_TRIALS + 1):
-                self._mesh.barrier(everyone)
                 started_s = time.monotonic()
-                reduction.sum(flat)
+                strategy(flat)
                 flat.cpu()
                 trials.append(time.monotonic() - started_s)
             seconds.append(statistics.median(trials[1:]))
-            self._drop()
-        # All members choose by the same sums.
         total = torch.tensor(seconds, dtype=torch.float64)
-        Ring(self._mesh, everyone).all_reduce(total)
-        return names[int(total.argmin())]
+        made["mpr"](total)
+        chosen = names[int(total.argmin())]
+        self._strategy = made[chosen]
+        return chosen
+
+    # Strategies
+
+    def _make(self, name: str) -> Strategy:
+        groups = ranks_by_device(self._devices)
+        if name == "mpr":
+            return self._multi_process()
+        if name == "mrr":
+            return self._multi_ring(list(zip(*groups, strict=True)))
+        return self._hierarchical(groups)
+
+    def _multi_process(self) -> Strategy:
+        """MPR: all instances, through the host's memory."""
+        memory = self._memory(range(self.size))
+
+        def sum_up(flat: torch.Tensor) -> None:
+            for piece in memory.pieces(flat):
+                piece.copy_(memory.reduce(piece))
+
+        return sum_up
+
+    def _multi_ring(self, rings: Sequence[Sequence[int]]) -> Strategy:
+        """MRR: t rings of one instance per device, then a ring over instance j of device j, then broadcasts.
+
+        In Table 2 a device's link carries all t rings of g members, and one more. The paper counts g members for the
+        last ring, though it has t: 2 (g − 1) (t + 1) / g of the vector. The table omits the broadcast.
+        """
+        place = next(place for place, ring in enumerate(rings) if self.rank in ring)
+        self._connect("ring", place, rings[place])
+        ends = [ring[place] for place, ring in enumerate(rings)]
+        if self.rank in ends:
+            self._connect("ends", 0, ends)
+
+        def sum_up(flat: torch.Tensor) -> None:
+            self._finish(self._teams["ring"].allreduce(flat))
+            if self.rank in ends:
+                self._finish(self._teams["ends"].allreduce(flat))
+            self._finish(self._teams["ring"].broadcast(flat, place))
+
+        return sum_up
+
+    def _hierarchical(self, groups: Sequence[Sequence[int]]) -> Strategy:
+        """HAR: the host's memory inside each device, then a ring of the leaders, then the memory again.
+
+        Table 2 counts what a leader receives: 2 (t − 1) / t of the vector inside its device, and 2 (g − 1) / g in the
+        ring. The table omits the broadcast: here each other member of a device reads the whole vector. Devices may
+        hold different numbers of instances.
+        """
+        here = next(group for group in groups if self.rank in group)
+        memory = self._memory(here)
+        leaders = [group[0] for group in groups]
+        if self.rank in leaders:
+            self._connect("leaders", 0, leaders)
+
+        def sum_up(flat: torch.Tensor) -> None:
+            for piece in memory.pieces(flat):
+                total = memory.reduce(piece)
+                if self.rank in leaders:
+                    # The same tensor, unless the ring is over GPUs.
+                    moved = total.to(flat.device)
+                    self._finish(self._teams["leaders"].allreduce(moved))
+                    total.copy_(moved)
+                memory.barrier()
+                piece.copy_(total)
+
+        return sum_up
+
+    def _memory(self, ranks: Sequence[int]) -> HostMemory:
+        path = f"{self._path}-{len(self._memories)}-{ranks[0]}"
+        memory = HostMemory(
+            self._meeting,
+            path,
+            ranks,
+            self.rank,
+            elements=self._elements,
+            timeout_s=self._timeout_s,
+        )
+        self._memories.append(memory)
+        return memory
+
+    def _connect(self, name: str, number: int, ranks: Sequence[int]) -> None:
+        """Makes torch's process group of these members: gloo on CPUs, NCCL on GPUs."""
+        make: Any = (
+            distributed.ProcessGroupNCCL if self._device != "cpu" else distributed.ProcessGroupGloo
+        )
+        # In a thread, because gloo does not notice that a member has died while it connects them.
+        executor = ThreadPoolExecutor(1)
+        made = executor.submit(
+            make,
+            PrefixStore(f"{name} {number}", self._meeting),
+            ranks.index(self.rank),
+            len(ranks),
+            timedelta(seconds=self._timeout_s),
+        )
+        executor.shutdown(wait=False)
+        self._wait_until(made.done)
+        self._teams[name] = made.result()
+
+    def _finish(self, work: Any) -> None:
+        started_s = time.monotonic()
+        self._wait_until(work.is_completed)
+        work.wait()
+        self._torch_s += time.monotonic() - started_s
+
+    def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Polls, because the libraries do not notice every death."""
+        started_s = time.monotonic()
+        look_s = started_s + _WATCH_S
+        while not is_done():
+            time.sleep(_POLL_S)
+            if time.monotonic() > look_s:
+                self._meeting.look(started_s + self._timeout_s)
+                look_s += _WATCH_S

@@ -7,16 +7,14 @@ import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from lambda_actor.inline import to_text
 from runtime.errors import RunError
-from runtime.gmi.group import InstanceGroup, join_group
+from runtime.gmi.group import InstanceGroup
 from runtime.gmi.worlds.batched import make_worlds
 from runtime.gmi.worlds.sampler import Sampler
 from runtime.learner import make_learner
@@ -34,9 +32,6 @@ from runtime.learner.share import Alone, Share
 from runtime.learner.spec import spec_of
 from runtime.records.state import State
 
-HOST = "127.0.0.1"
-"""Address to listen at, unreachable from other machines."""
-_JOIN_TIMEOUT_S = 120.0
 _WORLDS_STREAM = 0x3012
 
 
@@ -59,7 +54,7 @@ class Trainer:
         self._learner: ActorCritic[Any] | None = None
         self._is_new = False
         self._group: InstanceGroup | None = None
-        self._group_name = ""
+        self._group_path = ""
         self._sampler: Sampler | None = None
 
     def weights(self, version: int) -> bytes:
@@ -212,23 +207,14 @@ class Trainer:
 
     def _joined(self, asked: Mapping[str, Any], learner: ActorCritic[Any]) -> InstanceGroup:
         """Returns the group for an update."""
-        if self._group is None or self._group_name != asked["name"]:
+        if self._group is None or self._group_path != asked["path"]:
             self._leave()
-            store = TCPStore(
-                HOST, asked["port"], is_master=False, timeout=timedelta(seconds=_JOIN_TIMEOUT_S)
-            )
-            self._group = join_group(
-                rank=asked["rank"],
-                devices=asked["devices"],
-                store=store,
-                name=asked["name"],
-                # With one member there is nothing to choose.
-                reduction=asked["reduction"] if len(asked["devices"]) > 1 else "mpr",
-                timeout_s=asked["timeout_s"],
+            self._group = InstanceGroup(
+                **asked,
                 device=str(learner.device),
                 elements=sum(one.gradient.numel() for one in learner.trained.values()) + 3,
             )
-            self._group_name = asked["name"]
+            self._group_path = asked["path"]
         return self._group
 
     def _leave(self) -> None:

@@ -11,33 +11,29 @@ so the next version is the same to the bit.
 from __future__ import annotations
 
 import math
-import socket
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it by its documentation alone
 
 from lambda_actor import wire
 from lambda_actor.spaces import Spaces
 from runtime.fleet.actors import Trajectory
+from runtime.fleet.processes import socket_parent
 from runtime.gmi.costs import applicable
 from runtime.gmi.fleet import InstancesFleet
-from runtime.gmi.mesh import call_off, remove_directory
-from runtime.gmi.trainer import HOST, encode_learner, learner_name
+from runtime.gmi.group import call_off
+from runtime.gmi.trainer import encode_learner, learner_name
 from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, ObjectRequest, Remote
 from runtime.learner.functions.messages import decode_result, encode_state
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import Batch, Learner, Update
 from runtime.money.work import Outcome
 from runtime.records.state import State
-
-_STORE_TIMEOUT_S = 120.0
-_PATIENCE_S = 2.0
-"""Seconds that the other instances have to end after one is lost, before they are killed."""
 
 
 @dataclass(frozen=True)
@@ -100,27 +96,25 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         """
         super().__init__(learner, remote)
         self._device, self._timeout_s = device, timeout_s
+        # Replace an instance that hangs while there is time to ask again.
+        self._patience_s = timeout_s / (ATTEMPTS + 1)
         self._instances = instances
         self._reduction = self._instances.reduction
         # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
         self._seen: dict[int, int] = {}
-        # Bind the socket here, so that only this machine can reach it.
-        listener = socket.create_server((HOST, 0))
-        self._port = listener.getsockname()[1]
-        self._meeting = TCPStore(
-            HOST,
-            self._port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=_STORE_TIMEOUT_S),
-            master_listen_fd=listener.detach(),
-        )
+        # Short, because sockets have short paths.
+        self._folder = tempfile.mkdtemp(prefix="gmi-", dir=socket_parent())
         self._fill_store()
 
     @property
     def _token(self) -> str:
         return self._remote.token
+
+    @property
+    def _path(self) -> str:
+        """Where the group meets."""
+        return f"{self._folder}/{self._generation}"
 
     def assemble(
         self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool
@@ -151,12 +145,14 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         self._train(batch, shares, float(progress), attempt=0)
 
     def poll(self, timeout_s: float) -> list[Update]:
-        """Returns the update if it has ended. If an instance was lost, asks all of them again."""
-        updates = super().poll(min(timeout_s, _PATIENCE_S))
-        now_s = time.monotonic()
+        """Returns the update if it has ended. If an instance was lost, asks all of them again.
+
+        The others notice a death themselves. Those that hang are given up when they should have noticed.
+        """
+        updates = super().poll(min(timeout_s, self._patience_s))
+        late_s = time.monotonic() - self._patience_s
         if any(
-            one.lost_at_s is not None and now_s > one.lost_at_s + _PATIENCE_S
-            for one in self._running.values()
+            one.lost_at_s is not None and one.lost_at_s < late_s for one in self._running.values()
         ):
             self._remote.fleet.abandon(sorted(self._running))
         return updates
@@ -176,8 +172,7 @@ class InstancesUpdater(InvokingUpdater[_Together]):
     def close(self) -> None:
         """Gives up the current update, and empties the store."""
         super().close()
-        for generation in range(1, self._generation + 1):
-            remove_directory(self._meeting, f"{generation}")
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _fill_store(self) -> None:
         """Puts the learner's specification and state into the store, and removes everything else."""
@@ -207,13 +202,9 @@ class InstancesUpdater(InvokingUpdater[_Together]):
             self._generation, self._met = self._generation + 1, met
         devices = [fleet.places[one].device for one in shares]
         reduction = self._reduction
-        if reduction not in (
-            "auto",
-            "paper",
-            *applicable(devices, is_cuda=self._device != "cpu"),
-        ):
+        if reduction not in ("auto", "paper", *applicable(devices)):
             # The configured reduction suits the whole layout, but not these instances alone.
-            reduction = "har"
+            reduction = "mpr"
         events = {
             f"{self._token}-train-{version}-{attempt}-{instance}": {
                 "instance": instance,
@@ -223,11 +214,9 @@ class InstancesUpdater(InvokingUpdater[_Together]):
                 "group": {
                     "rank": rank,
                     "devices": devices,
-                    "name": f"{self._generation}",
-                    "port": self._port,
+                    "path": self._path,
                     "reduction": reduction,
-                    # Replace an instance that hangs while there is time to ask again.
-                    "timeout_s": self._timeout_s / (ATTEMPTS + 1),
+                    "timeout_s": self._patience_s,
                 },
             }
             for rank, (instance, columns) in enumerate(shares.items())
@@ -251,7 +240,7 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         elif request.lost_at_s is None:
             request.lost_at_s = time.monotonic()
             # Members that wait for the group to form would wait in vain.
-            call_off(self._meeting, f"{self._generation}")
+            call_off(self._path)
         if outcome.status == "crashed":
             # Most other errors come from members that missed the lost one.
             request.error = outcome.error

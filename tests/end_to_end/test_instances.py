@@ -76,11 +76,18 @@ def start_limited(file: Path, out: Path, instances: int, *arguments: str) -> sub
     return process
 
 
+def has_ended(process: subprocess.Popen[str]) -> bool:
+    """Fails, with what the process said, if it has ended."""
+    assert process.poll() is None, process.communicate()[1]
+    return False
+
+
 def kill_in_rounds(process: subprocess.Popen[str], out: Path, drawn: random.Random) -> None:
     """Kills one instance in each of two rounds, then the trainer; returns when all have ended."""
     for round_index in range(1, 4):
+        checkpoint = out / "checkpoints" / f"round_{round_index:06}.json"
         wait_for(
-            (out / "checkpoints" / f"round_{round_index:06}.json").exists, f"round {round_index}"
+            lambda path=checkpoint: path.exists() or has_ended(process), f"round {round_index}"
         )
         below = descendants(process.pid)
         os.kill(
@@ -146,7 +153,10 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     settings = overrides(algorithm__rounds="asynchronous", stop__max_rounds=18)
     process = start_limited(file, out, 4, *OFF_POLICY, *SHARING, *settings)
     for count in (1, 6, 12):
-        wait_for(lambda count=count: finished_rounds(out) >= count, f"round {count}")
+        wait_for(
+            lambda count=count: finished_rounds(out) >= count or has_ended(process),
+            f"round {count}",
+        )
         os.kill(random.Random(count).choice(instances_of(process)), signal.SIGKILL)
     printed, _ = process.communicate()
     took_s = time.monotonic() - began_s

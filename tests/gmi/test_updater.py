@@ -15,9 +15,9 @@ from lambda_actor import wire
 from runtime.errors import RunError
 from runtime.fleet.inline import PassingFleet
 from runtime.fleet.interfaces import Invocation
-from runtime.gmi import updater as updater_module
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet
+from runtime.gmi.group import Meeting
 from runtime.gmi.updater import InstancesUpdater
 from runtime.learner import LearnerSpec
 from runtime.learner.functions.invoking import Remote
@@ -212,7 +212,7 @@ def test_a_part_of_a_layout_that_does_not_allow_its_reduction_takes_another(tmp_
     made = Made(tmp_path / "store", devices=(0, 0, 1, 1), reduction="mrr")
     made.leave_result()
     made.update([0, 1, 2])
-    assert {one.event["group"]["reduction"] for one in made.machine.started} == {"har"}
+    assert {one.event["group"]["reduction"] for one in made.machine.started} == {"mpr"}
     assert made.updater.get_state().values["reduction"] == "mrr"
     part = Made(tmp_path / "part")
     part.leave_result()
@@ -268,28 +268,29 @@ def test_what_the_store_has_lost_is_there_again_for_the_next_try(
     assert lost == [False, True, False, True]
 
 
-def test_if_one_dies_all_are_asked_again_in_another_group_and_those_that_wait_are_given_up(
-    made: Made, monkeypatch: pytest.MonkeyPatch
+def test_if_one_dies_all_are_asked_again_in_another_group_and_one_that_hangs_is_given_up(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(updater_module, "_PATIENCE_S", 0.0)
+    made, paths = Made(tmp_path / "store", timeout_s=0.0), list[str]()
 
     def dies_once(one: Invocation) -> Outcome | None:
-        if one.event["instance"] == 1 and one.event["group"]["name"] == "1":
-            return Outcome(one.invocation_id, "crashed", error="killed by SIGKILL")
-        if one.event["group"]["name"] == "1":
-            return None
-        made.leave_result()
-        return Outcome(one.invocation_id, "ok", TRAINED)
+        paths.append(one.event["group"]["path"])
+        if paths[-1] != paths[0]:
+            made.leave_result()
+            return Outcome(one.invocation_id, "ok", TRAINED)
+        is_first = one.event["instance"] == 0
+        return None if is_first else Outcome(one.invocation_id, "crashed", error="killed")
 
     made.machine.answer = dies_once
     made.update()
-    assert [one.event["group"]["name"] for one in made.machine.started] == ["1", "1", "2", "2"]
-    assert made.updater._meeting.check(["1/called-off"]), (
-        "so that no member waits for one that never comes"
-    )
+    assert paths[0] == paths[1] != paths[2] == paths[3]
+    with pytest.raises(RunError, match="it was called off"):
+        Meeting(paths[0], 60.0).get("a member that never comes")
     assert made.machine.abandoned == [made.machine.started[0].invocation_id]
-    assert made.events.errors == ["killed by SIGKILL"]
+    assert made.events.errors == ["killed"]
     assert made.updater.weights() == made.version_1
+    made.updater.close()
+    assert not Path(paths[0]).parent.exists()
 
 
 def test_a_version_that_was_left_counts_whatever_became_of_its_maker(made: Made) -> None:
@@ -298,15 +299,14 @@ def test_a_version_that_was_left_counts_whatever_became_of_its_maker(made: Made)
     )
     made.leave_result()
     made.update()
+    paths = {one.event["group"]["path"] for one in made.machine.started}
     assert made.updater.weights() == made.version_1
     assert made.events.errors == []
     made.machine.answer = lambda one: Outcome(one.invocation_id, "ok", TRAINED)
     made.store.put(object_name("run", "result", 2), b"")
     with pytest.raises(RunError, match="3 tries"):
         made.update()
-    assert {one.event["group"]["name"] for one in made.machine.started} & {"1"} == set(), (
-        "its group is not met again"
-    )
+    assert made.machine.started[0].event["group"]["path"] not in paths, "its group is not met again"
 
 
 def test_a_damaged_result_is_removed_and_made_again_and_three_end_the_run(made: Made) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runtime.errors import RunError
+from runtime.gmi.shared_memory import anonymous_file
 from runtime.gmi.sharing.plan import ChunkPlan
 
 
@@ -93,15 +93,3 @@ def routes(
         load[chosen] += count
         found.setdefault(chosen, []).append(place)
     return dict(sorted(found.items()))
-
-
-def anonymous_file(size: int) -> int:
-    """Returns the descriptor of a file in memory, or of an unnamed file if the system has none."""
-    if hasattr(os, "memfd_create"):
-        # Most containers limit /dev/shm to 64 MiB, but not this.
-        descriptor = os.memfd_create("gmi")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.truncate(descriptor, size)
-    return descriptor

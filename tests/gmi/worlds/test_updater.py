@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,15 +40,11 @@ def test_worlds_that_are_not_saved_are_asked_for_again(tmp_path: Path, failures:
         return Outcome(one.invocation_id, "ok", {})
 
     machine.answer = answer
-    fleet = InstancesFleet(
-        machine,
-        [Place(), Place()],
-        reduction="mpr",
-        worlds={"counts": [1, 1], "steps": 4},
-    )
+    fleet = InstancesFleet(machine, [Place(), Place()], reduction="mpr")
     events = SimpleNamespace(append=lambda *_, **__: None)
     remote = Remote(SPEC, PassingFleet(fleet), str(tmp_path), "run", None, lambda: None, events)
-    updater = WorldsUpdater(Ppo(SPEC), remote)
+    plan: Any = SimpleNamespace(counts=[1, 1], steps=4)
+    updater = WorldsUpdater(Ppo(SPEC), remote, fleet, plan)
     if failures == 3:
         with pytest.raises(RunError, match="did not save their worlds in 3 tries: .*no space left"):
             updater.get_state()
