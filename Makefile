@@ -112,8 +112,21 @@ bench-gpu: setup-dev
 figures: setup-dev
 	$(BIN)/python -m papers.stellaris.page
 
-lock: setup
-	$(BIN)/python -m stacks.deploy.lock
+# The images' lock files have the hashes of what constraints.txt pins, and a wheel for either processor. The learner gets what
+# pyproject.toml requires, the actor what its files name. requirements-cpu.txt is PyTorch's own, not PyPI's, and stays.
+LEARNER := stacks/constructs/learner_image
+CUDA := $(shell grep -oE '^(torch|triton|(cuda|nvidia)-[a-z0-9-]+)==' constraints.txt | tr -d =)
+PIN := uv pip compile --quiet --no-annotate --custom-compile-command 'make lock' --generate-hashes --only-binary :all: \
+	--emit-build-options --constraint constraints.txt --python-version 3.11.14 --python-platform
+
+lock:
+	$(PIN) x86_64-manylinux_2_36 --extra atari --extra aws --extra mujoco $(addprefix --no-emit-package ,$(CUDA)) \
+	    pyproject.toml --output-file $(LEARNER)/requirements.txt
+	set -e; for processor in aarch64 x86_64; do for file in lambda_actor/requirements.txt \
+	    lambda_actor/requirements-onnx.txt $(LEARNER)/requirements.txt $(LEARNER)/requirements-lambda.txt; do \
+	    sed -n 's/==.*//p' $$file | $(PIN) $$processor-manylinux_2_36 --no-deps --output-file $$file -; \
+	done; done
+	printf '%s\n' $(CUDA) | $(PIN) x86_64-manylinux_2_36 --no-deps --output-file $(LEARNER)/requirements-cuda.txt -
 
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py

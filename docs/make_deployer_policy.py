@@ -30,8 +30,7 @@ from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY, let_in
 from tests.simulators.rehearsal.recording import decisions  # noqa: E402
 from tests.simulators.rehearsal.rehearsal import Rehearsal  # noqa: E402
 from tests.simulators.rehearsal.scenarios import SCENARIOS  # noqa: E402
-from tests.stacks.iam.calls import calls_from  # noqa: E402
-from tests.stacks.iam.database import actions_of, all_actions, arn_patterns, schema_of  # noqa: E402
+from tests.stacks.iam.database import all_actions, arn_patterns, schema_of  # noqa: E402
 
 VERSION = "2012-10-17"
 EVERYTHING = json.dumps(
@@ -106,26 +105,13 @@ def recorded() -> Rights:
 
 
 def deploying(calls: Path) -> Rights:
-    """Returns the scenario's calls, and the other calls that `stop` can make, on the guard's resources.
-
-    The guard's role is proved to be the least that ends all kinds of deployments.
-    """
+    """Returns the scenario's calls of people, and those that are not played."""
     found: Rights = defaultdict(
         set, {action: set(resources) for action, resources in NOT_PLAYED.items()}
     )
     for role, one in decisions(calls):
         if role == DEPLOYER:
             found[one["action"]].add(general(one["resource"]))
-    (guard,) = calls.glob("NitroGuard-*.policies")
-    reachable = {
-        action: set(map(general, _listed(statement["Resource"])))
-        for document in json.loads(guard.read_text())
-        for statement in document["Statement"]
-        for action in _listed(statement["Action"])
-    }
-    for call in calls_from("runtime.aws.operations.stop", "take_down"):
-        for action in actions_of(call):
-            found[action] |= reachable[action]
     return found
 
 
@@ -190,10 +176,6 @@ def policy(rights: Mapping[str, Iterable[str]]) -> str:
         )
         + "\n"
     )
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def main() -> None:

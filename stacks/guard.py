@@ -6,8 +6,6 @@ imports its ledger, so CloudFormation refuses to delete the guard while an exper
 
 from __future__ import annotations
 
-from typing import Any
-
 from aws_cdk import CfnOutput, CustomResource, Duration, Fn, RemovalPolicy, Stack
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
@@ -49,8 +47,14 @@ from runtime.names import (
 )
 from runtime.times import INTERVAL_S
 from stacks.constructs.dashboard import Dashboard
-from stacks.constructs.logs import log_statement, make_log_group
-from stacks.constructs.roles import allow, arn_of, make_role, service
+from stacks.constructs.roles import (
+    allow,
+    arn_of,
+    log_statement,
+    make_log_group,
+    make_role,
+    service,
+)
 from stacks.constructs.staging import GUARD_MODULE, guard_files
 from stacks.network import NetworkStack
 
@@ -313,25 +317,6 @@ class GuardStack(Stack):
             allow("CacheInterfaces", ["ec2:DescribeNetworkInterfaces", "ec2:DescribeTags"]),
         ]
 
-    def _make_role(self, network: NetworkStack) -> iam.Role:
-        theirs = (
-            "Experiments come and go after the guard was made; what is theirs begins with "
-            f"{STACK_PREFIX}, or {CACHE_PREFIX}, or has their tag"
-        )
-        named = (_STACKS, _NETWORK, _GROUPS, _INSTANCES, _MACHINES, _EXECUTIONS, _CACHES)
-        functions = (_FUNCTIONS, _VERSIONS, *_OTHER_FUNCTIONS)
-        return make_role(
-            self,
-            "Role",
-            "What the guard may do: look, and end what is an experiment's",
-            service("lambda"),
-            self._statements(network),
-            {
-                "*": "Describe calls know no resources; the guard has to find unannounced resources",
-                **{_as_written(self.resolve(arn)): theirs for arn in (*named, *functions)},
-            },
-        )
-
     def _make_function(
         self, network: NetworkStack, reserved_executions: int | None
     ) -> lambda_.Function:
@@ -352,7 +337,13 @@ class GuardStack(Stack):
                     LEDGER_TABLE_VARIABLE: self.ledger.table_name,
                     REPORTS_TOPIC_VARIABLE: self.reports.topic_arn,
                 },
-                role=self._make_role(network),
+                role=make_role(
+                    self,
+                    "Role",
+                    "What the guard may do: look, and end what is an experiment's",
+                    service("lambda"),
+                    self._statements(network),
+                ),
                 log_group=self._log_group,
             )
         # If Lambda cannot start a tick by then, the next one takes over.
@@ -415,9 +406,3 @@ def ends_at() -> str:
     AWS' own services then end what costs money, even if the guard and the instance do nothing.
     """
     return Fn.get_att(_CHECK, ENDS_AT).to_string()
-
-
-def _as_written(arn: Any) -> str:
-    return "".join(
-        part if isinstance(part, str) else f"<{part['Ref']}>" for part in arn["Fn::Join"][1]
-    )

@@ -121,6 +121,7 @@ class NetworkStack(Stack):
             "Interfaces",
             "Lets Lambda delete network interfaces that no function uses any more",
             service("lambda"),
+            # Lambda makes the interfaces, and their names with them.
             [
                 allow("FindInterfaces", ["ec2:DescribeNetworkInterfaces"]),
                 allow(
@@ -130,11 +131,6 @@ class NetworkStack(Stack):
                     {"ArnEquals": {"ec2:Vpc": vpc}},
                 ),
             ],
-            {
-                "*": "IAM knows no resources of DescribeNetworkInterfaces",
-                "arn:<AWS::Partition>:ec2:<AWS::Region>:<AWS::AccountId>:network-interface/*": "Lambda "
-                "makes these interfaces, and their names with them; only those in this VPC",
-            },
         )
         CfnOutput(self, INTERFACES_ROLE_OUTPUT, value=role.role_arn)
         return role

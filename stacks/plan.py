@@ -8,17 +8,14 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from aws_cdk import FileSystem
+
 from runtime.aws.guard.needs import UNRESERVABLE_CONCURRENCY, Needs
 from runtime.errors import ExperimentError
-from runtime.experiment.instance_types import (
-    has_gpu,
-    is_burstable,
-    processor,
-)
+from runtime.experiment.instance_types import has_gpu, is_burstable, processor
 from runtime.experiment.loading import self_contained
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.money.estimate import (
@@ -115,16 +112,22 @@ class Plan:
         experiment = load_trusted_experiment(path).resolved(is_deployed=True)
         prices = read_prices(context("prices"))
         _check(experiment)
-        _check_tail(experiment, prices)
-        package = _located(experiment.environment.package, path.parent)
+        tail_usd = expected_cost(experiment, prices).tail_usd
+        if experiment.budget.usd <= tail_usd:
+            raise ExperimentError(
+                f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
+                f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}"
+            )
+        package = experiment.environment.package
+        if package and (path.parent / package).is_dir():
+            package = str(path.parent / package)
+        run = context("run")
+        if run is None:
+            run = _identity(experiment, package)[:RUN_CHARACTERS]
         return cls(
             experiment=experiment,
             name=experiment_name(path.stem),
-            run=run_name(
-                _identity(experiment, package)[:RUN_CHARACTERS]
-                if context("run") is None
-                else str(context("run"))
-            ),
+            run=run_name(str(run)),
             file=self_contained(path),
             package=package,
             actor_concurrency=_whole_number("actor_concurrency", context("actor_concurrency")),
@@ -194,11 +197,9 @@ class Plan:
         if self.actor_concurrency is None:
             return None
         unreserved = self.actor_concurrency - (self.reserved_for_guard or 0)
-        return (
-            max(0, unreserved - self._others)
-            if self.has_coordinator and not self._is_reserved
-            else unreserved
-        )
+        if self.has_coordinator and not self._is_reserved:
+            return max(0, unreserved - self._others)
+        return unreserved
 
     @property
     def _others(self) -> int:
@@ -331,22 +332,12 @@ def _with_digest(name: str, what: str) -> str:
     return f"{name[: _ELASTICACHE_NAME_CHARACTERS - 9].rstrip('-')}-{digest}"
 
 
-def _located(package: str | None, folder: Path) -> str | None:
-    return str(folder / package) if package and (folder / package).is_dir() else package
-
-
 def _identity(experiment: ResolvedExperiment, package: str | None) -> str:
     """Returns everything that decides the run's rounds: the experiment, and the code of an environment in a folder."""
-    digest = hashlib.sha256(experiment.identity.encode())
     if package is None or not Path(package).is_dir():
         return experiment.identity
-    for path in sorted(Path(package).rglob("*")):
-        name = path.relative_to(package).as_posix()
-        if path.is_file() and not any(
-            fnmatch(part, left) for part in name.split("/") for left in LEFT_OUT
-        ):
-            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()
+    code = FileSystem.fingerprint(package, exclude=list(LEFT_OUT))
+    return hashlib.sha256(f"{experiment.identity} {code}".encode()).hexdigest()
 
 
 def read_prices(path: str | None) -> PriceTable:
@@ -356,8 +347,8 @@ def read_prices(path: str | None) -> PriceTable:
         ExperimentError: It is not a file of prices.
     """
     if path is None:
-        named = (os.environ[name] for name in REGION_VARIABLES if os.environ.get(name))
-        return elsewhere(PRICES, next(named, PRICES.region))
+        named = [os.environ[name] for name in REGION_VARIABLES if os.environ.get(name)]
+        return elsewhere(PRICES, [*named, PRICES.region][0])
     try:
         return prices_from_json(Path(path).read_bytes())
     except OSError as error:
@@ -418,10 +409,8 @@ def _check(experiment: ResolvedExperiment) -> None:
         )
     if experiment.learner.has_instance:
         _check_processors(experiment)
-    elif experiment.learner.is_external:
-        _check_external(experiment)
     else:
-        _check_function(experiment)
+        _check_without_instance(experiment)
 
 
 def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -> Estimate:
@@ -435,63 +424,27 @@ def expected_cost(experiment: ResolvedExperiment, prices: PriceTable = PRICES) -
     return estimate(experiment, prices, ending)
 
 
-def _check_tail(experiment: ResolvedExperiment, prices: PriceTable) -> None:
-    """Checks that the budget holds more than the teardown.
-
-    Raises:
-        ExperimentError: Nothing would be left for training, or an instance type has no price.
-    """
-    tail_usd = expected_cost(experiment, prices).tail_usd
-    if experiment.budget.usd <= tail_usd:
-        raise ExperimentError(
-            f"budget.usd = {experiment.budget.usd:g} does not even hold what taking the deployment "
-            f"down can cost; allowed: budget.usd above {math.ceil(tail_usd * 100) / 100:.2f}"
-        )
-
-
-def _check_external(experiment: ResolvedExperiment) -> None:
-    """Checks the extra rules of an external trainer.
-
-    Raises:
-        ExperimentError: Its process would have to be in the deployment's network.
-    """
-    if experiment.cache.kind != "none":
-        raise ExperimentError(
-            f"cache.kind = {experiment.cache.kind} with learner.kind = external: a cache lies in the "
-            "deployment's network, which your process does not reach; allowed: none, which returns "
-            "trajectories of up to 6 MiB in Lambda's responses"
-        )
-    _check_actors(experiment)
-
-
-def _check_actors(experiment: ResolvedExperiment) -> None:
-    """Checks that actors are functions, because there is no instance.
-
-    Raises:
-        ExperimentError: They are not.
-    """
-    if experiment.fleet.kind != "lambda":
-        raise ExperimentError(
-            f"fleet.kind = {experiment.fleet.kind} with learner.kind = {experiment.learner.kind}: "
-            "there is no instance whose processes actors could be; allowed: auto | lambda"
-        )
-
-
-def _check_function(experiment: ResolvedExperiment) -> None:
+def _check_without_instance(experiment: ResolvedExperiment) -> None:
     """Checks the extra rules of a learner without an instance.
 
     Raises:
-        ExperimentError: Something would cost money between rounds, or a round could take longer than a leg of the
-            coordinator.
+        ExperimentError: It would have to be in the deployment's network, or have processes; or something would cost
+            money between a coordinator's rounds, or one of them could take longer than a leg.
     """
     kind = experiment.learner.kind
     if experiment.cache.kind != "none":
         raise ExperimentError(
-            f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a coordinator that "
-            "reached a cache would be in its network, and need endpoints there that are paid for by "
-            "the hour; allowed: none"
+            f"cache.kind = {experiment.cache.kind} with learner.kind = {kind}: a cache lies in the deployment's "
+            "network, which your process does not reach, and a coordinator only with endpoints that are paid for by "
+            "the hour; allowed: none, which returns trajectories of up to 6 MiB in Lambda's responses"
         )
-    _check_actors(experiment)
+    if experiment.fleet.kind != "lambda":
+        raise ExperimentError(
+            f"fleet.kind = {experiment.fleet.kind} with learner.kind = {kind}: "
+            "there is no instance whose processes actors could be; allowed: auto | lambda"
+        )
+    if experiment.learner.is_external:
+        return
     if experiment.actor.provisioned:
         raise ExperimentError(
             f"actor.provisioned = {experiment.actor.provisioned} with learner.kind = {kind}: "
@@ -519,10 +472,9 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
     round_s = waves * fleet.round_deadline_s + learner.update_timeout_s
     if not learner.has_instance and not learner.is_external and round_s > ROUND_S_MAX:
         raise ExperimentError(
-            f"a round may take {round_s} s ({f'{waves} waves of ' if waves > 1 else ''}fleet.round_deadline_s = "
-            f"{fleet.round_deadline_s}, learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = "
-            f"{learner.kind} it must end within one invocation of the coordinator; allowed: {ROUND_S_MAX:.0f} s "
-            "together"
+            f"a round may take {round_s} s ({waves} x fleet.round_deadline_s = {fleet.round_deadline_s}, "
+            f"learner.update_timeout_s = {learner.update_timeout_s}); with learner.kind = {learner.kind} it must end "
+            f"within one invocation of the coordinator; allowed: {ROUND_S_MAX:.0f} s together"
         )
 
 

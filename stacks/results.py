@@ -19,7 +19,7 @@ class ResultsStack(Stack):
 
     Attributes:
         bucket: Encrypted, versioned, reachable over TLS only, never public.
-        arn_export: Name of the CloudFormation export of its ARN.
+        arn: Its ARN, as other stacks import it.
     """
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
@@ -45,7 +45,7 @@ class ResultsStack(Stack):
         assert self.bucket.policy is not None, "enforce_ssl makes one"
         self.bucket.policy.apply_removal_policy(RemovalPolicy.RETAIN)
         self.export_value(self.bucket.bucket_name)
-        self.arn_export = self.resolve(self.export_value(self.bucket.bucket_arn))["Fn::ImportValue"]
+        self.arn = self.export_value(self.bucket.bucket_arn)
         acknowledge(
             self.bucket,
             "S1",

@@ -4,7 +4,7 @@ A DynamoDB table with one item for each run, which outlives the run's deployment
 money, on the condition that it is still the item's `writer`: whoever took the run over last. The item has the sums for
 the guard and, until the account is closed, the text of ``ledger.json``, from which a replacement continues. It is some
 30 bytes for each actor of a round; DynamoDB holds 400 KB. The guard writes which stack the run has, what it saw, and
-what it ordered; a booting instance repeats the stack. Neither writes the other's attributes, so the order of their
+what it ordered. Neither writes the other's attributes, so the order of their
 writes does not matter.
 """
 

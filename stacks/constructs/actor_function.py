@@ -14,8 +14,7 @@ from constructs import Construct
 from runtime.experiment.schema import EnvironmentSection
 from runtime.fleet import ACTOR_VARIABLES
 from stacks.constructs.cache import CacheConstruct
-from stacks.constructs.logs import log_statement, make_log_group
-from stacks.constructs.roles import allow, arn_of, make_role, service
+from stacks.constructs.roles import allow, arn_of, log_statement, make_log_group, make_role, service
 from stacks.constructs.staging import actor_context
 from stacks.guard import ends_at
 from stacks.network import NetworkStack
@@ -71,12 +70,6 @@ class ActorFunction(Construct):
             "What an actor may do",
             service("lambda"),
             rights,
-            {
-                "*": "Lambda asks for the actions on network interfaces on every resource, and "
-                "checks that when the function is made; the code that runs in it is denied them"
-            }
-            if cache is not None
-            else {},
         )
         self._function = self._make_function(plan, role, network if cache is not None else None)
         self.arn = self._function.function_arn

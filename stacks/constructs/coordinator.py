@@ -37,20 +37,23 @@ from stacks.constructs.learner import (
     build_image,
     deployment_variables,
     run_statements,
-    run_wildcards,
     upload_files,
 )
-from stacks.constructs.logs import log_statement, make_log_group
-from stacks.constructs.roles import acknowledge, allow, make_role, service
+from stacks.constructs.roles import (
+    acknowledge,
+    allow,
+    log_statement,
+    make_log_group,
+    make_role,
+    service,
+)
 from stacks.guard import GuardStack
 from stacks.plan import LAUNCHES_MAX, Plan
 from stacks.results import ResultsStack
 
 ENTRYPOINT = ["python", "-m", "awslambdaric"]
-HANDLER, LEARNER_HANDLER = (
-    "runtime.aws.learner.coordinator.handler",
-    "runtime.learner.functions.handler.handler",
-)
+HANDLER = "runtime.aws.learner.coordinator.handler"
+UPDATE_HANDLER = "runtime.learner.functions.handler.handler"
 ANSWER_S = 30
 """Seconds beyond the function's time limit in which Lambda's answer may arrive."""
 SCRATCH_MIB = 2048
@@ -101,7 +104,7 @@ class Coordinator(Construct):
             "Learner",
             "Updates",
             LEARNER_SUFFIX,
-            handler=LEARNER_HANDLER,
+            handler=UPDATE_HANDLER,
             role=self._make_learner_role(),
             memory_mib=settings.function_memory_mib,
             timeout_s=settings.function_timeout_s,
@@ -137,11 +140,6 @@ class Coordinator(Construct):
                     *actor.statements,
                     *guard.ledger_statements(plan.key),
                 ],
-                {
-                    "*": "GetAccountSettings and PutMetricData (bound to one namespace) know no resources",
-                    **run_wildcards(plan, results),
-                    **self._updates_wildcard,
-                },
             ),
             memory_mib=COORDINATOR_MEMORY_MIB,
             timeout_s=LEG_S,
@@ -152,12 +150,7 @@ class Coordinator(Construct):
     @property
     def _updates(self) -> str:
         """The objects that updates exchange."""
-        return self._results.bucket.arn_for_objects(f"{self._plan.prefix}{KEPT_UPDATES}*")
-
-    @property
-    def _updates_wildcard(self) -> dict[str, str]:
-        name = f"{self._results.arn_export}/{self._plan.prefix}{KEPT_UPDATES}*"
-        return {name: "What the updates of this one run exchange"}
+        return f"{self._results.arn}/{self._plan.prefix}{KEPT_UPDATES}*"
 
     def _make_function(
         self,
@@ -208,11 +201,10 @@ class Coordinator(Construct):
                 allow(
                     "ListUpdates",
                     ["s3:ListBucket"],
-                    [self._results.bucket.bucket_arn],
+                    [self._results.arn],
                     {"StringLike": {"s3:prefix": folder}},
                 ),
             ],
-            self._updates_wildcard,
         )
 
     def _make_machine(self, function: lambda_.IFunction) -> sfn.StateMachine:
@@ -235,7 +227,6 @@ class Coordinator(Construct):
                     {"ForAllValues:StringEquals": written},
                 ),
             ],
-            {},
         )
         machine = sfn.StateMachine(
             self,

@@ -19,8 +19,15 @@ from runtime.money.model import volume_gib
 from runtime.names import CACHE_PORT, ENVIRONMENT_PREFIX, LEARNER_SUFFIX, METRIC_NAMESPACE
 from stacks.constructs.actor_function import PLATFORMS, ActorFunction, environment_arguments
 from stacks.constructs.cache import CacheConstruct
-from stacks.constructs.logs import log_statement, make_log_group
-from stacks.constructs.roles import acknowledge, allow, arn_of, make_role, service
+from stacks.constructs.roles import (
+    acknowledge,
+    allow,
+    arn_of,
+    log_statement,
+    make_log_group,
+    make_role,
+    service,
+)
 from stacks.constructs.staging import learner_context, learner_files
 from stacks.guard import GuardStack, ends_at
 from stacks.network import HTTPS_PORT, NetworkStack
@@ -99,23 +106,7 @@ class LearnerInstance(Construct):
             *([*actor.statements, *actor.release_statements] if actor else []),
             *([cache.learner_statement] if cache else []),
         ]
-        here = "<AWS::Region>:<AWS::AccountId>"
-        role = make_role(
-            self,
-            "Role",
-            "What the learner may do",
-            service("ec2"),
-            rights,
-            {
-                "*": "GetAccountSettings, GetAuthorizationToken, PutMetricData (bound to one "
-                "namespace) and Session Manager's messages know no resources",
-                f"arn:<AWS::Partition>:ec2:{here}:instance/*": "Session Manager's agent reports "
-                "its instance, whose name is drawn when it starts",
-                f"arn:<AWS::Partition>:autoscaling:{here}:{group_resource}": "Its own group: "
-                "the identifier before the name is drawn by AWS when the group is made",
-                **run_wildcards(plan, results),
-            },
-        )
+        role = make_role(self, "Role", "What the learner may do", service("ec2"), rights)
         variables = {
             **deployment_variables(
                 plan,
@@ -307,22 +298,14 @@ def run_statements(
     plan: Plan, results: ResultsStack, files: assets.Asset
 ) -> list[iam.PolicyStatement]:
     """Returns the rights to keep the run's objects, read its own files, and write metrics."""
-    bucket = results.bucket
+    objects = f"{results.arn}/{plan.prefix}"
     return [
-        allow(
-            "Results",
-            ["s3:GetObject", "s3:PutObject"],
-            [bucket.arn_for_objects(f"{plan.prefix}*")],
-        ),
-        allow(
-            "OldCheckpoints",
-            ["s3:DeleteObject"],
-            [bucket.arn_for_objects(f"{plan.prefix}checkpoints/*")],
-        ),
+        allow("Results", ["s3:GetObject", "s3:PutObject"], [f"{objects}*"]),
+        allow("OldCheckpoints", ["s3:DeleteObject"], [f"{objects}checkpoints/*"]),
         allow(
             "ListResults",
             ["s3:ListBucket"],
-            [bucket.bucket_arn],
+            [results.arn],
             {"StringLike": {"s3:prefix": f"{plan.prefix}*"}},
         ),
         files_statement(files),
@@ -332,15 +315,6 @@ def run_statements(
             conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}},
         ),
     ]
-
-
-def run_wildcards(plan: Plan, results: ResultsStack) -> dict[str, str]:
-    """Returns why `run_statements` have wildcards; see `make_role`."""
-    objects = f"{results.arn_export}/{plan.prefix}"
-    return {
-        f"{objects}*": "The objects of this one run",
-        f"{objects}checkpoints/*": "All but its newest checkpoints",
-    }
 
 
 def _session_statements() -> list[iam.PolicyStatement]:

@@ -25,9 +25,9 @@ retry() { # COMMAND…: up to four tries
     "$@"
 }
 
-write_ledger() { # STATE REASON: a sign of life for the guard
+write_ledger() { # STATE REASON: a sign of life for the guard, which has noted the stack; not in another deployment's entry
     aws dynamodb update-item --table-name "$NITRO_LEDGER_TABLE" --key "run={S=$NITRO_EXPERIMENT/$NITRO_RUN}" \
-        --update-expression "SET #stack=:stack, #state=:state, #reason=:reason, #at=:at, #by=:by" \
+        --condition-expression "#stack=:stack" --update-expression "SET #state=:state, #reason=:reason, #at=:at, #by=:by" \
         --expression-attribute-names "#stack=stack,#state=state,#reason=reason,#at=heartbeat_at_s,#by=instance_id" \
         --expression-attribute-values \
         ":stack={S=$NITRO_STACK},:state={S=$1},:reason={S='$2'},:at={N=$(date +%s)},:by={S=$instance}"

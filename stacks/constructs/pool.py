@@ -45,7 +45,6 @@ class Pool(Construct):
             "What a pool of actors may do",
             iam.AccountRootPrincipal(),
             rights,
-            {"*": "Of its actions, GetAccountSettings alone knows no resources"},
         )
         self.outputs = {
             POOL_ROLE_OUTPUT: role.role_arn,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Client, Session, clients
@@ -46,17 +46,15 @@ def check_mail(client: Client) -> None:
     Raises:
         AccountError: Nobody does.
     """
-    topic = _guard(client).get("ReportsTopic")
-    if topic is None or not _subscriptions(client, topic):
+    topic, mail = _guard(client).get("ReportsTopic"), client("sns")
+    if (
+        not topic
+        or not ask(lambda: mail.list_subscriptions_by_topic(TopicArn=topic))["Subscriptions"]
+    ):
         raise AccountError(
             "nobody gets mail from the guard, such as that it does not watch. Nothing was deployed; "
             "allowed: --mail YOU@EXAMPLE.ORG, or --no-mail if nobody should get any"
         )
-
-
-def _subscriptions(client: Client, topic: str) -> list[Any]:
-    answer = ask(lambda: client("sns").list_subscriptions_by_topic(TopicArn=topic))
-    return list(answer["Subscriptions"])
 
 
 def free_concurrency(client: Client) -> int:
@@ -133,25 +131,23 @@ def make_service_roles(client: Client, plan: Plan) -> str:
         A remark for the user; empty if all roles exist. A user without the right to create roles is not stopped,
         because the services try it themselves.
     """
-    services = ["autoscaling"] if plan.has_instance else []
-    if plan.has_instance and plan.experiment.learner.market == "spot":
-        services.append("spot")
-    if plan.experiment.has_elasticache:
-        services.append("elasticache")
+    needed = {
+        "autoscaling": plan.has_instance,
+        "spot": plan.has_instance and plan.experiment.learner.market == "spot",
+        "elasticache": plan.experiment.has_elasticache,
+    }
+    services = [name for name, is_needed in needed.items() if is_needed]
+    roles, made = client("iam"), []
     try:
-        made = [name for name in services if _make_service_role(client, f"{name}.amazonaws.com")]
+        for name in services:
+            service = f"{name}.amazonaws.com"
+            prefix = f"/aws-service-role/{service}/"
+            if not pages_of(roles, "list_roles", "Roles", PathPrefix=prefix):
+                ask(partial(roles.create_service_linked_role, AWSServiceName=service))
+                made.append(name)
     except AccountError as error:
         return (
             f"the service-linked roles of {', '.join(services)} could not be looked up or made: {error}. If the "
             "first deployment in this account fails for lack of one, deploy again"
         )
     return f"made the service-linked roles of {', '.join(made)}" if made else ""
-
-
-def _make_service_role(client: Client, service: str) -> bool:
-    """Returns whether the role was made."""
-    roles = client("iam")
-    if ask(lambda: roles.list_roles(PathPrefix=f"/aws-service-role/{service}/"))["Roles"]:
-        return False
-    ask(lambda: roles.create_service_linked_role(AWSServiceName=service))
-    return True

@@ -53,10 +53,9 @@ def run_cdk(arguments: Sequence[str], *, region: str | None = None) -> int:
     Raises:
         RunError: Its Node.js is missing.
     """
-    environment = {
-        **_environment(),
-        **({"AWS_REGION": region} if region else {}),
-    }
+    environment = _environment()
+    if region:
+        environment["AWS_REGION"] = region
     if not is_installed(LOCK, CLI):
         print("installing the CDK's command line, once ...", file=sys.stderr)
         code = install_locked(LOCK, CLI)
@@ -92,9 +91,11 @@ def install_locked(lock: Path, folder: Path) -> int:
 
 def is_installed(lock: Path, folder: Path) -> bool:
     """Returns whether npm's list of installed packages matches the lockfile."""
-    locked = _packages(lock / "package-lock.json")
-    locked.pop("", None)
-    return _packages(folder / "node_modules/.package-lock.json") == locked
+    installed = folder / "node_modules/.package-lock.json"
+    if not installed.exists():
+        return False
+    locked = json.loads((lock / "package-lock.json").read_bytes())["packages"]
+    return {"": locked[""], **json.loads(installed.read_bytes())["packages"]} == dict(locked)
 
 
 def check_tools() -> None:
@@ -114,8 +115,8 @@ def check_tools() -> None:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise AccountError(
-            f"`{program} info` fails, so images cannot be built: {one_line(str(error))}. Install and start Docker, or "
-            "name another program that understands its commands in the variable CDK_DOCKER"
+            f"`{program} info` fails, so images cannot be built: {one_line(str(error)).rstrip('.')}. Install and start "
+            "Docker, or name another program that understands its commands in the variable CDK_DOCKER"
         ) from error
 
 
@@ -132,19 +133,9 @@ def _nodejs() -> Any:
 
 def _environment() -> dict[str, str]:
     """Returns variables in which the virtual environment's Python and Node.js programs come first."""
-    folders = [
-        Path(sys.executable).parent,
-        Path(_nodejs().__file__).parent / "bin",
-        os.environ.get("PATH", ""),
-    ]
-    return {**os.environ, "PATH": os.pathsep.join(map(str, folders))}
-
-
-def _packages(lockfile: Path) -> dict[str, object]:
-    try:
-        return dict(json.loads(lockfile.read_bytes())["packages"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+    python, node = Path(sys.executable).parent, Path(_nodejs().__file__).parent / "bin"
+    path = os.pathsep.join([str(python), str(node), os.environ.get("PATH", "")])
+    return {**os.environ, "PATH": path}
 
 
 def synthesise(context: Mapping[str, object]) -> int:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,10 +32,10 @@ from stacks.deploy.account import (
     make_service_roles,
 )
 from stacks.deploy.cdk import TEMPLATES, check_tools, context_value, run_cdk, synthesise
-from stacks.deploy.costs import at_once, check_budget, check_spent, limits
+from stacks.deploy.costs import check_budget, check_spent, limits
 from stacks.deploy.price_list import PRICE_LIST_REGION, choose_prices
 from stacks.mail import checked_address
-from stacks.plan import Plan, read_prices
+from stacks.plan import Plan
 
 _APPROVAL = "--require-approval"
 
@@ -91,41 +92,36 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     check_version(client)
     if options.mail is None and not options.no_mail:
         check_mail(client)
-    with TemporaryDirectory() as folder:
-        prices, remark = _prices(
-            session, plan, context.get("prices"), is_dated=options.dated_prices
+    prices, remark = _prices(session, plan, options)
+    plan = replace(plan, prices=prices, actor_concurrency=free_concurrency(client))
+    _show(limits(plan) | {"remark": remark})
+    needed_usd, expected = check_budget(plan)
+    _show({"expected": expected, "spent": check_spent(plan, needed_usd, client)})
+    check_account(plan, session, context_value(more, "ebs_key"))
+    _show({"account": f"{account_id}, {session.region_name}"})
+    approval = _ask(options, more)
+    shared = [*SHARED_STACKS, *([MAIL_STACK] if options.mail else [])]
+    try:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "prices.json"
+            path.write_bytes(prices_to_json(prices))
+            context |= {"prices": str(path), "actor_concurrency": plan.actor_concurrency}
+            words = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
+            _show({"roles": make_service_roles(client, plan)})
+            # The experiment's stack makes nothing unless the guard says that it guards.
+            for names in (shared, [plan.stack_name]):
+                arguments = ["deploy", *names, *words, *approval, *more]
+                code = run_cdk(arguments, region=session.region_name)
+                if code:
+                    return code
+    except KeyboardInterrupt:
+        print(
+            "\ninterrupted: CloudFormation continues what it has begun, and a learner that it starts trains. "
+            f"The guard ends a deployment that does not train. `python -m runtime status {plan.name}` shows what "
+            f"exists, `python -m runtime stop {plan.name}` ends it",
+            file=sys.stderr,
         )
-        path = Path(folder) / "prices.json"
-        path.write_bytes(prices_to_json(prices))
-        context |= {"prices": str(path), "actor_concurrency": free_concurrency(client)}
-        plan = Plan.from_context(context.get)
-        _show(limits(plan) | {"remark": remark, "at once": at_once(plan)})
-        needed_usd, expected = check_budget(plan)
-        _show({"expected": expected, "spent": check_spent(plan, needed_usd, client)})
-        check_account(plan, session, context_value(more, "ebs_key"))
-        _show({"account": f"{account_id}, {session.region_name}"})
-        words = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
-        words += [*_ask(options, more), *more]
-        try:
-            return _deploy_stacks(plan, session, words, has_mail="mail" in context)
-        except KeyboardInterrupt:
-            print(
-                "\ninterrupted: CloudFormation continues what it has begun, and a learner that it starts trains. "
-                f"The guard ends a deployment that does not train. `python -m runtime status {plan.name}` shows what "
-                f"exists, `python -m runtime stop {plan.name}` ends it",
-                file=sys.stderr,
-            )
-            return 130
-
-
-def _deploy_stacks(plan: Plan, session: Session, words: Sequence[str], *, has_mail: bool) -> int:
-    """Deploys the guard, then the experiment, whose stack makes nothing unless the guard says that it guards."""
-    _show({"roles": make_service_roles(clients(session), plan)})
-    shared = [*SHARED_STACKS, *([MAIL_STACK] if has_mail else [])]
-    for names in (shared, [plan.stack_name]):
-        code = run_cdk(["deploy", *names, *words], region=session.region_name)
-        if code:
-            return code
+        return 130
     text = (
         f"python -m runtime status {plan.name}; to end it before it ends itself: python -m runtime "
         f"stop {plan.name}"
@@ -160,26 +156,24 @@ def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
     return [] if is_chosen else [_APPROVAL, "never"]
 
 
-def _prices(
-    session: Session, plan: Plan, path: object, *, is_dated: bool
-) -> tuple[PriceTable, str]:
+def _prices(session: Session, plan: Plan, options: argparse.Namespace) -> tuple[PriceTable, str]:
     """Returns today's prices, or the user's file, or the dated table, with a remark for the user.
 
     Raises:
         RunError: The prices are unknown.
     """
     region = str(session.region_name)
-    other = read_prices(str(path)) if path else elsewhere(PRICES, region)
+    other = plan.prices if options.prices else elsewhere(PRICES, region)
     if other.region != region:
         raise AccountError(
-            f"--prices {path}: has the prices of {other.region}; allowed: those of {region}"
+            f"--prices {options.prices}: has the prices of {other.region}; allowed: those of {region}"
         )
     remark, prices = "", other
-    if not is_dated:
+    if not options.dated_prices:
         client = session.client("pricing", region_name=PRICE_LIST_REGION)
         today = datetime.date.today().isoformat()
         prices, remark = choose_prices(client, plan.experiment, other, today)
-    if prices is other and not path and region != PRICES.region:
+    if prices is other and not options.prices and region != PRICES.region:
         remark += (
             f" These are {PRICES.region}'s prices times {ELSEWHERE:g}, above any region's that we know, so the budget "
             "ends the run early. --prices FILE counts with your own"
@@ -189,14 +183,13 @@ def _prices(
 
 def _context(options: argparse.Namespace) -> dict[str, object]:
     """Returns the app's context from the command line."""
-    context: dict[str, object] = {"experiment": os.path.abspath(options.experiment)}
-    if options.run is not None:
-        context["run"] = options.run
-    if options.mail is not None:
-        context["mail"] = checked_address(options.mail)
-    if options.prices:
-        context["prices"] = os.path.realpath(options.prices)
-    return context
+    given = {
+        "experiment": os.path.abspath(options.experiment),
+        "run": options.run,
+        "mail": options.mail and checked_address(options.mail),
+        "prices": options.prices and os.path.realpath(options.prices),
+    }
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -207,9 +200,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Deploy one experiment to AWS.",
         epilog="Arguments after -- go to the CDK's command line.",
     )
-    parser.add_argument(
-        "experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file"
-    )
+    parser.add_argument("experiment", metavar="EXPERIMENT.yaml", help="the experiment file")
     parser.add_argument(
         "--run",
         metavar="NAME",
@@ -218,7 +209,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--prices",
-        type=Path,
         metavar="FILE",
         help="prices of your region, for what the Price List "
         f"API does not list (default: {PRICES.region}'s of {PRICES.as_of}, times "

@@ -29,6 +29,7 @@ def limits(plan: Plan) -> dict[str, str]:
         "deployment": f"{plan.stack_name}, run {plan.run}",
         "learner": _learner(plan),
         "actors": _actors(plan),
+        "at once": _at_once(plan),
         "cache": experiment.cache.kind,
         "budget": f"${usd:g} in all, as long as the guard runs: ${usd - tail_usd:.2f} to spend, of which about "
         f"${start.counted_usd:.2f} go into the start; ${tail_usd:.4f} are kept for taking everything down",
@@ -75,9 +76,9 @@ def _actors(plan: Plan) -> str:
     return f"{most}, of {actor.memory_mib} MiB; {plan.provisioned_actors} kept warm"
 
 
-def at_once(plan: Plan) -> str:
-    """Describes what the account's concurrency allows; empty if actors are no functions."""
-    if not plan.has_function:
+def _at_once(plan: Plan) -> str:
+    """Describes what the account's concurrency allows; empty if it is unknown, or actors are no functions."""
+    if not plan.has_function or plan.actor_concurrency is None:
         return ""
     return (
         f"{plan.actor_concurrency} functions; {plan.reserved_actors or 'none'} reserved for actors, "

@@ -1,39 +1,39 @@
 """``make first-deployment``: spends five cents on purpose, watches the guard take it down, and writes a report.
 
-Arguments go to ``python -m stacks.deploy``. The report has no account id, no key and no address.
+More arguments go to ``python -m stacks.deploy``. The report has no account id, key, address or path of this machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import Client, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
-from runtime.aws.guard.parts import find_instances, is_there
+from runtime.aws.guard.parts import find_instances
 from runtime.aws.guard.teardown import GONE
-from runtime.aws.ledger import Entry, find_ledger
+from runtime.aws.ledger import Entry, Ledger, find_ledger
 from runtime.aws.operations.logs import show_logs
-from runtime.aws.operations.status import survey
-from runtime.aws.stacks import find_stack, resources_of
-from runtime.errors import OperationError, RunError
+from runtime.aws.stacks import find_stack
+from runtime.errors import RunError
 from runtime.experiment.loading import load_experiment
-from runtime.names import EXPERIMENT_TAG, SHARED_STACKS, stack_name
-from runtime.show.terminal import printable
+from runtime.names import EXPERIMENT_TAG, SHARED_STACKS, run_key
+from runtime.show.terminal import printable, spent_of
 from stacks.deploy import command
-from stacks.deploy.cdk import context_value
+from stacks.deploy.cdk import ROOT, context_value
 
 EXPERIMENT = Path(__file__).with_name("first-deployment.yaml")
+NAME, BUDGET_USD = EXPERIMENT.stem, load_experiment(EXPERIMENT).budget.usd
 REPORT = Path("first-deployment.txt")
 POLL_S = 10.0
 PATIENCE_S = 5400.0
@@ -41,108 +41,98 @@ PATIENCE_S = 5400.0
 _BOOTSTRAP_VERSION = 6
 """The lowest that the templates accept: aws-cdk-lib, ``BOOTSTRAP_MIN_VERSION``."""
 _LINES_MAX = 400
+_DELETED = (None, "DELETE_COMPLETE")
+_TAGGED = [{"Name": f"tag:{EXPERIMENT_TAG}", "Values": [NAME]}]
 _DENIED = re.compile(r"AccessDenied|not authorized|UnauthorizedOperation|Forbidden")
 _SECRETS = (
+    (re.escape(str(ROOT)), "CHECKOUT"),
+    (re.escape(str(Path.home())) + r"\b", "HOME"),
     (r"\b\d{12}\b", "ACCOUNT"),
     (r"\b(AKIA|ASIA)[A-Z0-9]{16}\b", "KEY"),
     (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", "ADDRESS"),
     (r"(?<![\w/+=])(?=[\w/+=]*[a-z])(?=[\w/+=]*[A-Z])(?=[\w/+=]*\d)[\w/+=]{40,}", "SECRET"),
 )
-"""Patterns that never reach the report: account ids, access keys, mail addresses, and texts that look like secrets."""
+"""Patterns that never reach the report: paths of this machine, account ids, access keys, mail addresses, and texts that
+look like secrets."""
 
 
 def without_secrets(text: str) -> str:
-    """Replaces account ids, keys, mail addresses, and texts that look like secrets."""
+    """Replaces this machine's paths, account ids, keys, mail addresses, and texts that look like secrets."""
     for pattern, instead in _SECRETS:
         text = re.sub(pattern, instead, text)
     return text
 
 
 class DeploymentReport(io.TextIOBase):
-    """A file for the people who wrote this, complete after each line. Also a stream that repeats on the terminal.
-
-    Attributes:
-        path: The file.
-    """
+    """A file for the people who wrote this, complete after each line, and a stream that also shows on the terminal."""
 
     def __init__(self, path: Path) -> None:
         """Begins the file; an older one is replaced."""
-        self.path, self._terminal, self._began_s = path, sys.stdout, time.time()
+        self._path, self._terminal = path, sys.stdout
+        self._began_s = time.time()
         path.write_text("")
 
-    def step(self, name: str) -> None:
-        """Begins a step."""
-        self.write(f"\n== {name}, after {time.time() - self._began_s:.0f} s\n")
-
     def say(self, text: str) -> None:
-        """Adds a line."""
+        """Adds a line, with the seconds since the beginning."""
         self.write(f"{time.time() - self._began_s:6.0f} s  {text}\n")
 
     def write(self, text: str) -> int:
         """Adds text. Only the terminal shows secrets."""
         self._terminal.write(text)
         self._terminal.flush()
-        self.note(text)
-        return len(text)
+        return self.note(text)
 
-    def note(self, text: str) -> None:
+    def note(self, text: str) -> int:
         """Adds text that the terminal does not show."""
-        with self.path.open("a") as file:
-            file.write(without_secrets(printable(text)))
+        with self._path.open("a") as file:
+            return file.write(without_secrets(printable(text)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Walks through a first deployment. Returns 0 if it ended as promised, 2 if not, or 130 after Ctrl-C."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if {"-h", "--help"} & {*words}:
-        print(__doc__)
-        return 0
+    parser = argparse.ArgumentParser(prog="make first-deployment", description=__doc__)
+    parser.add_argument(
+        "--run",
+        default=time.strftime("%Y%m%d-%H%M%S"),
+        help="name of the run (default: %(default)s)",
+    )
+    options, words = parser.parse_known_args(arguments)
     report = DeploymentReport(REPORT)
     try:
-        return _walk(words, report)
+        return _walk(options.run, words, report)
     except (RunError, BotoCoreError, OSError) as error:
         report.say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        name = EXPERIMENT.stem
-        report.say(f"interrupted; the guard goes on. `python -m runtime stop {name}` ends it now")
+        report.say(f"interrupted; the guard goes on. `python -m runtime stop {NAME}` ends it now")
         return 130
     finally:
-        report.write(
-            f"\nThe report is {report.path.resolve()}. Please read it, and send it back.\n"
-        )
+        report.write(f"\nThe report is {REPORT}. Please read it, and send it back.\n")
 
 
-def _walk(words: Sequence[str], report: DeploymentReport) -> int:
-    report.step("account")
+def _walk(run: str, words: Sequence[str], report: DeploymentReport) -> int:
     session = open_session()
-    account, region = identify(session), str(session.region_name)
+    identify(session)
     client = clients(session)
     report.say(
-        f"{region}; Python {platform.python_version()}, boto3 {version('boto3')}, {platform.platform()}"
+        f"== {session.region_name}; Python {platform.python_version()}, boto3 {version('boto3')}"
     )
-    report.step("bootstrap")
-    report.say(f"version {check_bootstrap(client)}")
-    report.step("deployment")
+    report.say(f"== bootstrap: version {check_bootstrap(client)}")
+    report.say("== deployment")
     notified = [] if {"--mail", "--no-mail"} & set(words) else ["--no-mail"]
     began_s = time.time()
     with redirect_stdout(report), redirect_stderr(report):
-        code = command.main([str(EXPERIMENT), *notified, *words])
-    report.say(f"make deploy ended with {code}")
-    stack = newest_stack(client, stack_name(EXPERIMENT.stem), since_s=began_s)
-    if stack is None:
+        code = command.main([str(EXPERIMENT), "--run", run, *notified, *words])
+    report.say(f"== make deploy ended with {code}")
+    ledger, key = find_ledger(client), run_key(NAME, run)
+    if ledger is None or ledger.get(key) is None:
         return code or 2
-    resources = ask(lambda: resources_of(client("cloudformation"), stack))
-    report.step("until the guard has ended it")
-    instances: set[str] = set()
-    entry = watch(client, stack, report, account=account, region=region, instances=instances)
-    report.step("Describe")
-    problems = find_problems(client, stack, entry, resources)
+    entry = watch(ledger, key, report)
+    problems = find_problems(client, entry)
     for problem in problems or ["nothing is left, and the budget held"]:
         report.say(problem)
-    report.step("for those who wrote this")
-    _add_evidence(client, stack, instances, report, since_s=time.time() - began_s)
-    report.step("as promised" if not (code or problems) else "NOT as promised")
+    _add_evidence(client, entry.stack, report, since_s=time.time() - began_s)
+    report.say("== NOT as promised" if code or problems else "== as promised")
     return 2 if code or problems else 0
 
 
@@ -164,165 +154,57 @@ def check_bootstrap(client: Client) -> int:
     return number
 
 
-def newest_stack(client: Client, name: str, *, since_s: float) -> str | None:
-    """Returns the id of the newest stack of that name created since then, deleted or not; None if there is none."""
-    found = [
-        one
-        for one in pages_of(client("cloudformation"), "list_stacks", "StackSummaries")
-        if one["StackName"] == name and one["CreationTime"].timestamp() >= since_s - 1.0
-    ]
-    return max(found, key=lambda one: one["CreationTime"])["StackId"] if found else None
-
-
-def watch(
-    client: Client,
-    stack: str,
-    report: DeploymentReport,
-    *,
-    account: str,
-    region: str,
-    instances: set[str],
-) -> Entry | None:
+def watch(ledger: Ledger, key: str, report: DeploymentReport) -> Entry:
     """Reports each change until the guard has found that the deployment is gone, or `PATIENCE_S` are over.
 
-    Args:
-        client: Makes boto3 clients by service name.
-        stack: The stack's id.
-        report: Receives the changes.
-        account, region: The client's.
-        instances: Receives the ids of the learner's instances.
-
     Returns:
-        The run's entry in the ledger; None if it has none.
+        The run's entry in the ledger, as it was read last.
     """
-    name, last, entry = EXPERIMENT.stem, "", None
-    until_s = time.time() + PATIENCE_S
-    while time.time() < until_s:
-        with suppress(OperationError):
-            document = survey(client, name, account=account, region=region, now_s=time.time())
-            instances |= {
-                one["instance_id"]
-                for found in document["deployments"]
-                for one in found["instances"]
-            }
-            now = _progress(document)
-            if now != last:
-                report.say(now)
-                last = now
-        entry = _entry_of(client, stack)
-        order = entry.order_for(stack) if entry else None
+    last, until_s = "", time.time() + PATIENCE_S
+    while True:
+        entry = ledger.get(key) or Entry(key)
+        order = entry.order_for(entry.stack)
+        now = f"learner {entry.state or 'not heard of'}, {spent_of(entry.spent_usd, BUDGET_USD)}"
+        now += f"; taken down: {order.reason}" if order else f" {entry.reason}"
+        if now != last:
+            report.say(now)
+            last = now
         if order is not None and GONE in order.steps:
-            report.say(f"the guard ended it: {order.reason}")
-            for step, at_s in sorted(order.steps.items(), key=lambda one: one[1]):
+            for step, at_s in sorted(order.steps.items(), key=lambda done: done[1]):
                 report.say(f"{step} after {at_s - order.ordered_at_s:.0f} s")
             return entry
+        if time.time() > until_s:
+            report.say(f"it is not gone after {PATIENCE_S / 60:.0f} minutes")
+            return entry
         time.sleep(POLL_S)
-    report.say(f"it is not gone after {PATIENCE_S / 60:.0f} minutes")
-    return entry
 
 
-def _entry_of(client: Client, stack: str) -> Entry | None:
-    ledger = find_ledger(client)
-    entries = ledger.entries() if ledger else []
-    return next((one for one in entries if one.order_for(stack) or one.stack == stack), None)
-
-
-def _progress(document: Mapping[str, Any]) -> str:
-    """Describes a deployment without figures that change by themselves."""
-    if not document["deployments"]:
-        return "the stack is gone"
-    (one,) = document["deployments"]
-    machines = ", ".join(f"{each['instance_type']} {each['state']}" for each in one["instances"])
-    parts = [
-        one["stack_status"],
-        machines or "no instance",
-        f"learner {one['state'] or 'not heard of'}",
-        one["reason"],
-        f"${one['spent_usd']:.3f} of ${one['budget_usd']:g}",
-        f"round {one['round']['round_index']}" if one.get("round") else "",
-        f"taken down: {one['order']['reason']}" if one["order"] else "",
-    ]
-    return "; ".join(part for part in parts if part)
-
-
-def find_problems(
-    client: Client, stack: str, entry: Entry | None, resources: Iterable[Mapping[str, Any]]
-) -> list[str]:
+def find_problems(client: Client, entry: Entry) -> list[str]:
     """Returns promises that were not kept, each in one line: Describe finds a part, or the budget was exceeded.
+
+    CloudFormation has deleted all parts that have no tag or cost nothing, if it has deleted the stack.
 
     Args:
         client: Makes boto3 clients by service name.
-        stack: The stack's id.
         entry: The run's entry in the ledger.
-        resources: The stack's, as CloudFormation listed them while it was there.
     """
-    found = ask(lambda: find_stack(client("cloudformation"), stack))
-    status = found["StackStatus"] if found else "DELETE_COMPLETE"
-    left = [] if status == "DELETE_COMPLETE" else [f"the stack ({status})"]
-    left += ask(lambda: find_instances(client("ec2"), EXPERIMENT_TAG, EXPERIMENT.stem))
-    tagged = [{"Name": f"tag:{EXPERIMENT_TAG}", "Values": [EXPERIMENT.stem]}]
-    left += [
-        one["VolumeId"]
-        for one in pages_of(client("ec2"), "describe_volumes", "Volumes", Filters=tagged)
-    ]
-    made = {
-        kind: [
-            str(one["PhysicalResourceId"])
-            for one in resources
-            if one["ResourceType"] == kind and one.get("PhysicalResourceId")
-        ]
-        for kind in ("AWS::Lambda::Function", "AWS::AutoScaling::AutoScalingGroup")
-    }
-    functions = made["AWS::Lambda::Function"]
-    left += ask(lambda: [name for name in functions if is_there(client("lambda"), name)])
-    groups = made["AWS::AutoScaling::AutoScalingGroup"]
-    left += [
-        one["AutoScalingGroupName"]
-        for one in pages_of(
-            client("autoscaling"), "describe_auto_scaling_groups", "AutoScalingGroups"
-        )
-        if one["AutoScalingGroupName"] in groups
-    ]
+    stack = ask(lambda: find_stack(client("cloudformation"), entry.stack)) or {}
+    left = [f"stack {status}" for status in [stack.get("StackStatus")] if status not in _DELETED]
+    left += ask(lambda: find_instances(client("ec2"), EXPERIMENT_TAG, NAME))
+    volumes = pages_of(client("ec2"), "describe_volumes", "Volumes", Filters=_TAGGED)
+    left += [volume["VolumeId"] for volume in volumes]
     problems = [f"left: {', '.join(left)}"] if left else []
-    if entry is None:
-        return [*problems, "the guard's ledger has no entry of the run"]
-    budget_usd = load_experiment(EXPERIMENT).budget.usd
-    if entry.spent_usd > budget_usd:
-        problems.append(f"the ledger has ${entry.spent_usd:.4f} of ${budget_usd:g}")
+    if entry.spent_usd > BUDGET_USD:
+        problems.append(f"the ledger has ${entry.spent_usd:.4f} of ${BUDGET_USD:g}")
     # The learner ends when no further round fits. The guard ends it if the parts' dollars come first.
     if "budget" not in entry.reason:
         problems.append(f"the run ended, but not because its budget was used up: {entry.reason}")
     return problems
 
 
-def _add_evidence(
-    client: Client,
-    stack: str,
-    instances: Iterable[str],
-    report: DeploymentReport,
-    *,
-    since_s: float,
-) -> None:
+def _add_evidence(client: Client, stack: str, report: DeploymentReport, *, since_s: float) -> None:
     """Adds the stacks' events, the instances' console output, the logs, and each line about a missing right."""
     lines: list[str] = []
-
-    def console_of(instance: str) -> list[str]:
-        found = ask(lambda: client("ec2").get_console_output(InstanceId=instance))
-        return str(found.get("Output", "")).splitlines()
-
-    def log_of(*, of_actors: bool) -> list[str]:
-        log: list[str] = []
-        show_logs(
-            client,
-            EXPERIMENT.stem,
-            log.append,
-            of_actors=of_actors,
-            since_s=since_s,
-            is_following=False,
-            now=time.time,
-            sleep=time.sleep,
-        )
-        return log
 
     def add(title: str, read: Callable[[], list[str]]) -> None:
         lines.extend(["", f"-- {title}"])
@@ -333,28 +215,49 @@ def _add_evidence(
 
     for name in (*SHARED_STACKS, stack):
         add(f"events of {name}", partial(events_of, client, name))
-    for instance in sorted(instances):
-        add(f"boot of {instance}, by its console", partial(console_of, instance))
-    add("log of the learner", partial(log_of, of_actors=False))
-    add("log of the actors", partial(log_of, of_actors=True))
-    report.note("\n".join([*lines, ""]))
+    # EC2 describes an instance for an hour after its end.
+    for started in pages_of(client("ec2"), "describe_instances", "Reservations", Filters=_TAGGED):
+        instance = started["Instances"][0]["InstanceId"]
+        add(f"boot of {instance}, by its console", partial(_console_of, client, instance))
+    for whose in ("learner", "actors"):
+        read = partial(_log_of, client, of_actors=whose == "actors", since_s=since_s)
+        add(f"log of the {whose}", read)
     denied = [line for line in lines if _DENIED.search(line)]
     report.say(f"{len(denied)} lines may be about a missing right")
-    report.note("".join(f"{line}\n" for line in denied))
+    report.note("\n".join([*denied, *lines, ""]))
 
 
 def events_of(client: Client, stack: str) -> list[str]:
     """Returns a stack's events, oldest first, with seconds since the first: how long each resource took."""
-    found = pages_of(
-        client("cloudformation"), "describe_stack_events", "StackEvents", StackName=stack
-    )
-    ordered = sorted(found, key=lambda one: one["Timestamp"])
+    formation = client("cloudformation")
+    found = pages_of(formation, "describe_stack_events", "StackEvents", StackName=stack)
+    ordered = sorted(found, key=lambda event: event["Timestamp"])
     return [
-        f"{(one['Timestamp'] - ordered[0]['Timestamp']).total_seconds():6.0f} s  "
-        f"{one['LogicalResourceId']} {one['ResourceType']} {one['ResourceStatus']} "
-        f"{one.get('ResourceStatusReason', '')}".rstrip()
-        for one in ordered
+        f"{(event['Timestamp'] - ordered[0]['Timestamp']).total_seconds():6.0f} s  "
+        f"{event['LogicalResourceId']} {event['ResourceType']} {event['ResourceStatus']} "
+        f"{event.get('ResourceStatusReason', '')}".rstrip()
+        for event in ordered
     ]
+
+
+def _console_of(client: Client, instance: str) -> list[str]:
+    found = ask(lambda: client("ec2").get_console_output(InstanceId=instance))
+    return str(found.get("Output", "")).splitlines()
+
+
+def _log_of(client: Client, *, of_actors: bool, since_s: float) -> list[str]:
+    lines: list[str] = []
+    show_logs(
+        client,
+        NAME,
+        lines.append,
+        of_actors=of_actors,
+        since_s=since_s,
+        is_following=False,
+        now=time.time,
+        sleep=time.sleep,
+    )
+    return lines
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runtime.aws.asking import AccountError, pages_of
@@ -30,63 +28,53 @@ class PriceListError(RunError):
     """The Price List API does not name exactly one product and price for something that a deployment is billed for."""
 
 
-@dataclass(frozen=True)
-class _Product:
-    """The product of one price.
-
-    Attributes:
-        service: Its code.
-        usage: Its usage type, without a region's prefix.
-        filters: Attributes that it must have, in addition to the region.
-    """
-
-    service: str
-    usage: str
-    filters: Mapping[str, str]
+_Product = tuple[str, str, dict[str, str]]
+"""Code of the service, usage type without a region's prefix, and attributes that it must have besides the region."""
 
 
 def _products(architecture: str) -> dict[str, _Product]:
     """Returns the products by the price's name in a `PriceTable`, or in its `LambdaPrices`."""
-    suffix = {"x86_64": "", "arm64": "-ARM"}[architecture]
+    arm = {"x86_64": "", "arm64": "-ARM"}[architecture]
 
     def function(usage: str, group: str) -> _Product:
-        filters = {"productFamily": "Serverless", "group": group + suffix}
-        return _Product("AWSLambda", usage + suffix, filters)
-
-    def cache(usage: str) -> _Product:
-        filters = {"productFamily": "ElastiCache Serverless"}
-        return _Product("AmazonElastiCache", f"{usage}:Valkey", filters)
+        family = {"productFamily": "Serverless", "group": f"AWS-Lambda-{group}{arm}"}
+        return "AWSLambda", usage + arm, family
 
     warm = "Provisioned-Concurrency"
+    cache = {"productFamily": "ElastiCache Serverless"}
     volume = {"productFamily": "Storage", "volumeApiName": "gp3"}
-    address = {"group": "VPCPublicIPv4Address"}
     return {
-        "on_demand_usd": function("Lambda-GB-Second", "AWS-Lambda-Duration"),
-        "provisioned_capacity_usd": function(f"Lambda-{warm}", f"AWS-Lambda-{warm}"),
+        "on_demand_usd": function("Lambda-GB-Second", "Duration"),
+        "provisioned_capacity_usd": function(f"Lambda-{warm}", warm),
         "provisioned_duration_usd": function(
-            "Lambda-Provisioned-GB-Second", "AWS-Lambda-Duration-Provisioned"
+            "Lambda-Provisioned-GB-Second", "Duration-Provisioned"
         ),
-        "request_usd": function("Request", "AWS-Lambda-Requests"),
-        "serverless_cache_gib_hour_usd": cache("CachedData"),
-        "serverless_cache_ecpu_usd": cache("ElastiCacheProcessingUnits"),
-        "volume_gib_month_usd": _Product("AmazonEC2", "EBS:VolumeUsage.gp3", volume),
-        "public_ipv4_hour_usd": _Product("AmazonVPC", "PublicIPv4:InUseAddress", address),
-        "put_usd": _Product("AmazonS3", "Requests-Tier1", {"group": "S3-API-Tier1"}),
+        "request_usd": function("Request", "Requests"),
+        "serverless_cache_gib_hour_usd": ("AmazonElastiCache", "CachedData:Valkey", cache),
+        "serverless_cache_ecpu_usd": (
+            "AmazonElastiCache",
+            "ElastiCacheProcessingUnits:Valkey",
+            cache,
+        ),
+        "volume_gib_month_usd": ("AmazonEC2", "EBS:VolumeUsage.gp3", volume),
+        "public_ipv4_hour_usd": (
+            "AmazonVPC",
+            "PublicIPv4:InUseAddress",
+            {"group": "VPCPublicIPv4Address"},
+        ),
+        "put_usd": ("AmazonS3", "Requests-Tier1", {"group": "S3-API-Tier1"}),
     }
 
 
-def _instance(instance_type: str) -> _Product:
-    """Returns an on-demand instance, without the products for capacity reservations and capacity blocks."""
-    filters = {
-        "instanceType": instance_type,
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-        "licenseModel": "No License required",
-        "marketoption": "OnDemand",
-    }
-    return _Product("AmazonEC2", f"BoxUsage:{instance_type}", filters)
+_ON_DEMAND = {
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+    "licenseModel": "No License required",
+    "marketoption": "OnDemand",
+}
+"""An instance's attributes, which capacity reservations and capacity blocks do not have."""
 
 
 def choose_prices(
@@ -108,25 +96,12 @@ def choose_prices(
     """
     architecture, types = experiment.actor.architecture, experiment.learner.instance_types
     products = _products(architecture)
-    instances = {name: _instance(name) for name in types}
+    for name in types:
+        attributes = {"instanceType": name, **_ON_DEMAND}
+        products[name] = ("AmazonEC2", f"BoxUsage:{name}", attributes)
     skus: dict[str, str] = {}
     try:
-        usd = {
-            name: _price(client, product, other.region, skus)
-            for name, product in (products | instances).items()
-        }
-        function = LambdaPrices(**{name: usd.pop(name) for name in list(products)[:3]})
-        hourly = {name: usd.pop(name) for name in instances}
-        return PriceTable(
-            region=other.region,
-            as_of=today,
-            source="the Price List API",
-            skus=skus,
-            functions={architecture: function},
-            instance_hour_usd=hourly,
-            serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
-            **usd,
-        ), ""
+        usd = {name: _price(client, one, other.region, skus) for name, one in products.items()}
     except (AccountError, PriceListError) as error:
         lacking = [name for name in types if name not in other.instance_hour_usd]
         if lacking:
@@ -135,6 +110,18 @@ def choose_prices(
                 "allowed: --prices FILE, which counts with your own"
             ) from error
         return other, f"{error}; the prices are from {other.source}, {other.as_of}."
+    function = LambdaPrices(**{name: usd.pop(name) for name in list(products)[:3]})
+    hourly = {name: usd.pop(name) for name in types}
+    return PriceTable(
+        region=other.region,
+        as_of=today,
+        source="the Price List API",
+        skus=skus,
+        functions={architecture: function},
+        instance_hour_usd=hourly,
+        serverless_cache_gib_min=SERVERLESS_CACHE_GIB_MIN,
+        **usd,
+    ), ""
 
 
 def _price(client: Any, product: _Product, region: str, skus: dict[str, str]) -> float:
@@ -144,37 +131,39 @@ def _price(client: Any, product: _Product, region: str, skus: dict[str, str]) ->
         AccountError: The API does not answer.
         PriceListError: It does not have exactly one such product, with one price in dollars, above 0, for one unit.
     """
+    service, usage, attributes = product
     filters = [
         {"Type": "TERM_MATCH", "Field": name, "Value": value}
-        for name, value in {"regionCode": region, **product.filters}.items()
+        for name, value in {"regionCode": region, **attributes}.items()
     ]
     texts = pages_of(
         client,
         "get_products",
         "PriceList",
-        ServiceCode=product.service,
+        ServiceCode=service,
         FormatVersion="aws_v1",
         PaginationConfig={"PageSize": _PAGE},
         Filters=filters,
     )
-    usage = re.compile(f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(product.usage)}")
+    pattern = f"(?:{_PREFIX}|{re.escape(region)}-)?{re.escape(usage)}"
     try:
-        found = [json.loads(text) for text in texts]
-        (one,) = [
-            each for each in found if usage.fullmatch(each["product"]["attributes"]["usagetype"])
+        listed = map(json.loads, texts)
+        (found,) = [
+            one
+            for one in listed
+            if re.fullmatch(pattern, one["product"]["attributes"]["usagetype"])
         ]
-        (term,) = one["terms"]["OnDemand"].values()
-        (tier,) = [
-            each for each in term["priceDimensions"].values() if float(each["beginRange"]) == 0
-        ]
+        (term,) = found["terms"]["OnDemand"].values()
+        tiers = term["priceDimensions"].values()
+        (tier,) = [one for one in tiers if float(one["beginRange"]) == 0]
         ((currency, text),) = tier["pricePerUnit"].items()
         usd = float(text)
         is_sound = currency == "USD" and 0 < usd <= _USD_MAX
         if not is_sound or re.search(r"\d|illion|ousand", tier["unit"]):
             raise ValueError(f"{usd} {currency} for {tier['unit']}")
-        skus[product.usage] = f"{one['product']['sku']} since {term['effectiveDate'][:10]}"
+        skus[usage] = f"{found['product']['sku']} since {term['effectiveDate'][:10]}"
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise PriceListError(
-            f"the Price List API does not have exactly one price of {product.service} {product.usage} in {region}"
+            f"the Price List API does not have exactly one price of {service} {usage} in {region}"
         ) from error
     return usd

@@ -24,7 +24,7 @@ from runtime.experiment.learner import (
 )
 from runtime.experiment.schema import ActorSection
 from runtime.times import LEG_S
-from stacks.constructs.coordinator import HANDLER, LEARNER_HANDLER, SCRATCH_MIB
+from stacks.constructs.coordinator import HANDLER, SCRATCH_MIB, UPDATE_HANDLER
 from tests.end_to_end.test_deployed import BUCKET, PREFIX, RUN, TABLE, TAIL_USD, Account, aws  # noqa: F401
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client
@@ -74,7 +74,7 @@ def account(aws: Account) -> Iterator[Account]:  # noqa: F811
         "AWS_ENDPOINT_URL_LAMBDA": aws.functions.url,
     }
     learner = aws.functions.add_function(
-        "Nitro-small-learner", handler=LEARNER_HANDLER, environment=reached, concurrency=1
+        "Nitro-small-learner", handler=UPDATE_HANDLER, environment=reached, concurrency=1
     )
     variables = dict.fromkeys(EMPTY, "") | {
         "NITRO_EXPERIMENT": "small",
@@ -128,7 +128,7 @@ def _limited_functions(account: Account, reached: dict[str, str]) -> dict[str, s
         is_limited=True,
         concurrency=2,
         memory_mib=LearnerFunctionSettings().function_memory_mib,
-        handler=LEARNER_HANDLER,
+        handler=UPDATE_HANDLER,
         environment=reached,
     )
     return {"NITRO_ACTOR_FUNCTION": actor, "NITRO_LEARNER_FUNCTION": learner}

@@ -46,7 +46,7 @@ from runtime.experiment.loading import load_experiment, self_contained
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet import ACTOR_VARIABLES
 from stacks.constructs.actor_function import environment_arguments
-from stacks.constructs.coordinator import ENTRYPOINT, HANDLER, LEARNER_HANDLER
+from stacks.constructs.coordinator import ENTRYPOINT, HANDLER, UPDATE_HANDLER
 from stacks.constructs.staging import actor_context, learner_context
 from tests.conftest import TcpServer
 from tests.helpers import PATIENCE_S
@@ -70,7 +70,7 @@ _SETTINGS = {
     "AWS_SECRET_ACCESS_KEY": "local",
     "AWS_DEFAULT_REGION": REGION,
 }
-_REFUSALS = {HANDLER: "NITRO_EXPERIMENT", LEARNER_HANDLER: "KeyError"}
+_REFUSALS = {HANDLER: "NITRO_EXPERIMENT", UPDATE_HANDLER: "KeyError"}
 
 # The public image has no compiled standard library either, and the mirrors concern only this machine.
 _AS_PUBLIC = 'find "$1"/usr/lib/python3* -name "*.pyc" -delete; rm -r "$1"/etc/apt/sources.list*'

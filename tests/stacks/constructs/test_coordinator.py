@@ -10,7 +10,7 @@ import pytest
 from runtime.aws.guard.check import START_TYPE
 from runtime.errors import ExperimentError
 from runtime.times import LATE_S, LEG_S
-from stacks.constructs.coordinator import HANDLER, LEARNER_HANDLER
+from stacks.constructs.coordinator import HANDLER, UPDATE_HANDLER
 from stacks.deploy.costs import limits
 from stacks.plan import ROUND_S_MAX, Plan
 from tests.stacks.conftest import NAME, RUN, STACK, Assembly, experiment_text, flat
@@ -36,7 +36,7 @@ def test_both_functions_are_of_the_learner_image(made: Assembly) -> None:
     }
     coordinator, learner = functions[f"{STACK}-coordinator"], functions[f"{STACK}-learner"]
     assert made.image_asset(of_learner=True)["dockerBuildArgs"]["TORCH"] == "cpu"
-    for one, handler, timeout_s in ((coordinator, HANDLER, LEG_S), (learner, LEARNER_HANDLER, 60)):
+    for one, handler, timeout_s in ((coordinator, HANDLER, LEG_S), (learner, UPDATE_HANDLER, 60)):
         tag = made.image_asset(of_learner=True)["directory"].removeprefix("asset.")
         assert flat(one["Code"]["ImageUri"]).endswith(f":{tag}")
         assert one["ImageConfig"] == {

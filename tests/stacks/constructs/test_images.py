@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from stacks.constructs.staging import actor_context, learner_context
-from stacks.deploy.lock import EXTRAS
 from tests.helpers import ROOT
 from tests.requirements import CDK, PROJECT, lines, pins, required
 from tests.requirements import EXTRAS as OPTIONAL
 
 ACTOR, LEARNER = ROOT / "lambda_actor", ROOT / "stacks" / "constructs" / "learner_image"
+EXTRAS = re.findall(r"--extra (\w+)", (ROOT / "Makefile").read_text())
 LOCKED = [*sorted(ACTOR.glob("requirements*.txt")), *sorted(LEARNER.glob("requirements*.txt"))]
 
 

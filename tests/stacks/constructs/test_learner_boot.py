@@ -85,17 +85,26 @@ class Stack:
         )
 
     def forget(self) -> None:
-        """Restores the state before the first launch."""
+        """Restores the state before the first launch, in which the guard has noticed the stack."""
         store, bucket = self.server.client("s3"), self.told("NITRO_RESULTS_BUCKET")
         for name in self.objects(""):
             store.delete_object(Bucket=bucket, Key=self.told("NITRO_RESULTS_PREFIX") + name)
+        self.forget_entry()
+        self.notice(self.told("NITRO_STACK"))
+        self.server.client("autoscaling").set_desired_capacity(
+            AutoScalingGroupName=self.told("NITRO_LEARNER_GROUP"), DesiredCapacity=1
+        )
+
+    def forget_entry(self) -> None:
         self.server.client("dynamodb").delete_item(
             TableName=self.told("NITRO_LEDGER_TABLE"),
             Key={"run": {"S": self.told("NITRO_RESULTS_PREFIX").rstrip("/")}},
         )
-        self.server.client("autoscaling").set_desired_capacity(
-            AutoScalingGroupName=self.told("NITRO_LEARNER_GROUP"), DesiredCapacity=1
-        )
+
+    def notice(self, stack: str) -> None:
+        """Opens the run's account for a stack, as the guard does."""
+        ledger = Ledger(self.server.client("dynamodb"), self.told("NITRO_LEDGER_TABLE"))
+        ledger.notice(self.told("NITRO_RESULTS_PREFIX").rstrip("/"), stack=stack, began_at_s=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -408,6 +417,15 @@ def test_an_instance_that_can_tell_nobody_tries_and_ends_itself_all_the_same(
     assert (code != 0, instance.calls()[-1]) == (True, "shutdown -h now")
     assert instance.calls("sleep")[:3] == ["sleep 5", "sleep 20", "sleep 60"]
     assert len(instance.calls("aws s3api put-object")) == 4 + 1
+
+
+def test_the_entry_of_another_deployment_is_not_touched(instance: Instance) -> None:
+    stack = instance.stack
+    stack.forget_entry()
+    stack.notice("another")
+    code, printed = instance.run()
+    assert (code != 0, steps(printed)[-1]) == (True, "guard"), printed
+    assert (stack.entry.stack, stack.entry.state, stack.entry.instance_id) == ("another", "", "")
 
 
 def test_a_boot_that_takes_too_long_is_reported_and_ends_the_instance(instance: Instance) -> None:

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from tests.stacks.iam.calls import ALL, Call
-from tests.stacks.iam.database import ACCOUNT, REGION, actions_of, arn_patterns
+from tests.stacks.iam.database import ACCOUNT, REGION, Call, actions_of, arn_patterns
 from tests.stacks.iam.policies import Context, Request, Statement
 
 Values = Mapping[str, Any]
@@ -148,7 +147,7 @@ def requests_of(
     call = Call(
         service,
         operation,
-        ALL if operation == "DescribeStacks" and "StackName" not in parameters else "",
+        operation == "DescribeStacks" and "StackName" not in parameters,
     )
     asked = []
     for number, action in enumerate(actions_of(call)):

@@ -10,13 +10,20 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from tests.stacks.iam.calls import ALL, Call
-
 REGION, ACCOUNT = "us-east-1", "123456789012"
+
+
+class Call(NamedTuple):
+    """A call to AWS, by botocore's names, such as ``s3`` and ``ListObjectsV2``; whether it names no single resource."""
+
+    service: str
+    operation: str
+    is_of_all: bool = False
+
 
 NAMED_OTHERWISE = {
     ("s3", "ListObjectsV2"): "s3:ListBucket",
@@ -191,7 +198,7 @@ def actions_of(call: Call) -> Iterator[str]:
     action = NAMED_OTHERWISE.get((call.service, call.operation), f"{prefix}:{call.operation}")
     yield action
     yield from ASKED_FOR_TOO.get(action, ())
-    if action == "cloudformation:DescribeStacks" and call.on == ALL:
+    if action == "cloudformation:DescribeStacks" and call.is_of_all:
         yield "cloudformation:ListStacks"
     yield from dependent_actions(action)
 

@@ -1,7 +1,7 @@
 """The requests of each role to AWS in a deployment, and requests that must be denied.
 
-Actions come from the code, and the values of their condition keys from requests that rehearsals recorded. Lists by hand
-cover only what none of our requests shows, because AWS, Docker or an agent asks for it. Each list names its source.
+Actions and the values of their condition keys come from requests that rehearsals recorded. Lists by hand cover only
+what none of our requests shows, because AWS, Docker or an agent asks for it. Each list names its source.
 """
 
 from __future__ import annotations
@@ -27,17 +27,13 @@ from runtime.names import (
     SHARED_STACKS,
     run_key,
 )
-from stacks.constructs.learner import BOOT_SCRIPT
-from stacks.constructs.staging import GUARD_MODULE
 from tests.stacks.conftest import NAME, RUN, STACK
 from tests.stacks.iam import decisions
 from tests.stacks.iam.account import STACK_UUID, Account
 from tests.stacks.iam.asked import requests_of
-from tests.stacks.iam.calls import ALL, Call, calls_from, calls_of_script
 from tests.stacks.iam.database import (
     ACCOUNT,
     REGION,
-    actions_of,
     expand,
     foreign_arns,
     resource_patterns,
@@ -79,32 +75,40 @@ OTHER = "other"
 INVOKE, _FUNCTION_COLONS = "lambda:InvokeFunction", "arn:aws:lambda:r:a:function:f".count(":")
 REHEARSED = "Nitro-hopper"
 """The stack of rehearsals."""
+LEARNER, GUARD = f"{REHEARSED}-LearnerRole", "NitroGuard-Role"
+RELEASE = "lambda:DeleteProvisionedConcurrencyConfig"
+_CONDITIONAL = (
+    "s3:ListBucket",
+    "cloudwatch:PutMetricData",
+    "dynamodb:UpdateItem",
+    "dynamodb:GetItem",
+)
+"""Actions whose values in a request decide."""
 _OF_THE_CALLER = ("aws:PrincipalAccount", "lambda:SourceFunctionArn")
 """Keys about the caller, not the request."""
 _OF_THE_RESOURCE = ("aws:ResourceTag/", "ec2:Vpc")
 """Keys about the resource: tags, and the network."""
 
 
-@cache
-def seen(role: str, action: str) -> list[Context]:
-    """Returns the condition keys of each request for an action that a role of that name made in a rehearsal.
+NOT_PLAYED = {GUARD: ("ec2:TerminateInstances",)}
+"""The guard ends an instance itself if its group has lost it, which no rehearsal plays; its own tests do."""
 
-    Raises:
-        LookupError: No rehearsal asked for it.
-    """
-    contexts = [
-        json.loads(
-            one.context.replace("hopper/rehearsal", run_key(NAME, RUN)).replace("hopper", NAME)
-        )
-        for one in sorted(decisions.read())
-        if (one.role.startswith(role), one.action) == (True, action)
-    ]
-    if not contexts:
-        raise LookupError(f"no rehearsal recorded that {role} asks for {action}")
-    return [
-        {key: tuple(values) for key, values in context.items() if key not in _OF_THE_CALLER}
-        for context in contexts
-    ]
+
+@cache
+def recorded(role: str) -> dict[str, list[Context]]:
+    """Returns the actions that rehearsals recorded of roles of that name, each with its requests' condition keys."""
+    found: dict[str, list[Context]] = {}
+    for one in sorted(decisions.read()):
+        if one.role.startswith(role):
+            text = one.context.replace("hopper/rehearsal", run_key(NAME, RUN))
+            context = {
+                key: tuple(values)
+                for key, values in json.loads(text.replace("hopper", NAME)).items()
+                if key not in _OF_THE_CALLER
+            }
+            found.setdefault(one.action, []).append(context)
+    assert found, f"no rehearsal recorded what {role} asks for"
+    return found
 
 
 class Role:
@@ -121,19 +125,29 @@ class Role:
         if request not in self.needs:
             self.needs.append(request)
 
-    def need_call(
-        self, call: Call, owned: list[str], contexts: Mapping[str, list[Context]]
+    def need_recorded(
+        self,
+        recorded_as: str,
+        owned: list[str],
+        contexts: Mapping[str, list[Context]] | None = None,
+        *,
+        without: Iterable[str] = (),
     ) -> None:
-        """Adds the requests of a call to the needs.
+        """Adds what rehearsals recorded of a role, on the resources that are this one's.
 
-        Raises:
-            LookupError: The call needs nothing that belongs to the role.
+        Args:
+            recorded_as: Beginning of the role's name in rehearsals.
+            owned: ARNs of the resources.
+            contexts: Condition keys by action, if they are others than the recorded ones.
+            without: Actions of other deployments with such a role.
         """
-        for action in actions_of(call):
-            for resource in (
-                _invoked(owned) if action == INVOKE else _resources(call, action, owned)
-            ):
-                for context in contexts.get(action, [{}]):
+        of_role = recorded(recorded_as)
+        for action in (*of_role, *NOT_PLAYED.get(recorded_as, ())):
+            if action in without:
+                continue
+            for resource in _invoked(owned) if action == INVOKE else _resources(action, owned):
+                decisive = of_role.get(action, []) if action in _CONDITIONAL else [{}]
+                for context in (contexts or {}).get(action, decisive):
                     self.need(action, resource, context)
 
     def keep_out(self, contexts: Mapping[str, list[Context]]) -> None:
@@ -212,25 +226,16 @@ def _invoked(owned: list[str]) -> list[str]:
     return qualified or functions
 
 
-def _resources(call: Call, action: str, owned: list[str]) -> list[str]:
+def _resources(action: str, owned: list[str]) -> list[str]:
     if not resource_patterns(action) or action in WITHOUT_RESOURCES:
         return ["*"]
-    if action == "cloudformation:DescribeStacks" and call.on == ALL:
-        return ["*"]
-    if call.on.startswith("s3://"):
-        return [_object_arn(call.on)]
-    found = [arn for arn in owned if any(one.fullmatch(arn) for one in resource_patterns(action))]
-    if not found:
-        raise LookupError(f"{call}: {action} concerns nothing that is there")
-    return found
+    return [arn for arn in owned if any(one.fullmatch(arn) for one in resource_patterns(action))]
 
 
 def actor(account: Account) -> Role:
     """The actors' role. Lambda itself uses a part of it."""
     name, function = account.role_of_function(STACK, "-actor")
     role = Role(account, name)
-    for call in calls_from("lambda_actor.handler", "handler"):
-        role.need_call(call, [], {})
     _need_cache(role, _credentials(account)[1])
     for action in NETWORK if "VpcConfig" in function else ():
         role.need(action)
@@ -248,26 +253,17 @@ def learner(account: Account) -> Role:
     role = Role(account, account.role_of_instances())
     told = account.variables()
     stream = _arn("logs", f"log-group:{told['BOOT_LOG_GROUP']}:log-stream:one")
-    script = BOOT_SCRIPT.read_text()
-    made = calls_of_script(script, told)
     has_function = bool(account.resources("AWS::Lambda::Function", STACK))
-    is_warm = bool(account.resources("AWS::Lambda::Alias", STACK))
-    calls = [
-        call
-        for call in (*calls_from("runtime.aws.learner.learner", "main"), *made)
-        if (has_function or call.service != "lambda")
-        and (is_warm or call.operation != "DeleteProvisionedConcurrencyConfig")
-    ]
-    _need_run(
-        role, calls, [stream, *(arn for arn in account.arns(STACK) if ":log-group:" not in arn)]
-    )
+    others = set() if has_function else {one for one in recorded(LEARNER) if "lambda:" in one}
+    if not account.resources("AWS::Lambda::Alias", STACK):
+        others.add(RELEASE)
+    owned = [arn for arn in account.arns(STACK) if ":log-group:" not in arn]
+    _need_run(role, owned, without=others)
     role.need("s3:GetObject", _object_arn(told["NITRO_FILES"]))
     _need_cache(role, _credentials(account)[0])
-    for action in DOCKER_LOGS if "--log-driver=awslogs" in script else ():
+    for action in DOCKER_LOGS:
         role.need(action, stream)
-    for action in (
-        IMAGE_PULL if re.search(r"\b(docker|podman|nerdctl) .*\b(pull|run)\b", script) else ()
-    ):
+    for action in IMAGE_PULL:
         role.need(
             action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}")
         )
@@ -285,8 +281,8 @@ def coordinator(account: Account) -> Role:
     role = Role(account, name)
     _need_run(
         role,
-        calls_from("runtime.aws.learner.coordinator", "handler"),
         [_arn("lambda", f"function:{STACK}-actor")],
+        without=("ecr:GetAuthorizationToken", RELEASE),
     )
     role.need("lambda:InvokeFunction", _arn("lambda", f"function:{STACK}-learner"))
     role.need("s3:GetObject", _object_arn(account.variables()["NITRO_FILES"]))
@@ -301,12 +297,7 @@ def learner_function(account: Account) -> Role:
     role, folder = Role(account, name), f"{run_key(NAME, RUN)}/updates/"
     bucket = f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     # The reader also finds, by name, updaters in the registry that invoke it and delete old objects: a coordinator's.
-    contexts = {"s3:ListBucket": seen(f"{REHEARSED}-LearnerLearnerRole", "s3:ListBucket")}
-    for call in calls_from("runtime.learner.functions.handler", "handler") - {
-        Call("lambda", "Invoke"),
-        Call("s3", "DeleteObjects"),
-    }:
-        role.need_call(call, [bucket, f"{bucket}/{folder}one"], contexts)
+    role.need_recorded(f"{REHEARSED}-LearnerLearnerRole", [bucket, f"{bucket}/{folder}one"])
     _need_logs(role, function, STACK)
     role.keep_out({"s3:ListBucket": [{"s3:prefix": (f"{run_key(NAME, RUN)}/",)}, {}]})
     return role
@@ -318,17 +309,8 @@ def pool(account: Account) -> Role:
     role = Role(account, told[POOL_ROLE_OUTPUT].rpartition("/")[2])
     owned = [arn for arn in account.arns(STACK) if ":function:" in arn]
     owned += [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
-    contexts = {
-        action: seen(f"{REHEARSED}-PoolRole", action)
-        for action in ("dynamodb:UpdateItem", "dynamodb:GetItem")
-    }
-    # The reader also finds, by method name, stores of learner functions, which a pool does not have.
-    for call in calls_from("tests.stacks.iam.pool_program", "main") - {
-        Call("s3", one) for one in ("DeleteObjects", "ListObjectsV2", "PutObject")
-    }:
-        role.need_call(
-            call._replace(on=told[FILES_OUTPUT]) if call.service == "s3" else call, owned, contexts
-        )
+    owned.append(_object_arn(told[FILES_OUTPUT]))
+    role.need_recorded(f"{REHEARSED}-PoolRole", owned)
     role.keep_out(_of_other_runs(key))
     return role
 
@@ -362,30 +344,18 @@ def machine(account: Account) -> Role:
     return role
 
 
-def _need_run(role: Role, calls: Iterable[Call], owned: list[str]) -> None:
+def _need_run(role: Role, owned: list[str], *, without: Iterable[str]) -> None:
     """Adds the needs of running the rounds: the run's objects, its entry in the ledger, and its metrics."""
     account, key = role.account, run_key(NAME, RUN)
     prefix, bucket = f"{key}/", f"arn:aws:s3:::{account.variables()['NITRO_RESULTS_BUCKET']}"
     ledger = [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
-    contexts = {
-        action: seen(f"{REHEARSED}-LearnerRole", action)
-        for action in (
-            "s3:ListBucket",
-            "cloudwatch:PutMetricData",
-            "dynamodb:UpdateItem",
-            "dynamodb:GetItem",
-        )
-    }
-    for call in calls:
-        # It deletes only old checkpoints from the bucket, and updates if a function makes them.
-        names = ("checkpoints/round_1.json", "updates/one", "ledger.json")
-        if call.operation in ("DeleteObject", "DeleteObjects"):
-            names = names[: 1 if account.has_instance else 2]
-        role.need_call(
-            call,
-            [*owned, *ledger, bucket, *(f"{bucket}/{prefix}{name}" for name in names)],
-            contexts,
-        )
+    names = ("checkpoints/round_1.json", "updates/one", "ledger.json")
+    objects = [f"{bucket}/{prefix}{name}" for name in names]
+    delete = "s3:DeleteObject"
+    role.need_recorded(LEARNER, [*owned, *ledger, bucket, *objects], without=[*without, delete])
+    # It deletes only old checkpoints from the bucket, and updates if a function makes them.
+    for name in objects[: 1 if account.has_instance else 2]:
+        role.need(delete, name)
 
 
 def _keep_run_out(role: Role) -> None:
@@ -471,16 +441,18 @@ def guard(account: Account) -> Role:
         *experiment,
         *map(_of_other, experiment),
     ]
-    for call in calls_from(GUARD_MODULE, "handler"):
-        # The functions of a learner without an instance are barred. They are in no network.
-        role.need_call(
-            call,
-            [*owned, *(barred if call.operation.endswith("FunctionConcurrency") else [])],
-            {
-                "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
-                "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}],
-            },
-        )
+    role.need_recorded(
+        GUARD,
+        owned,
+        {
+            "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
+            "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}],
+        },
+    )
+    # The functions of a learner without an instance are barred. They are in no network.
+    for arn in barred:
+        for action in ("lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"):
+            role.need(action, arn)
     role.need(
         "cloudformation:DescribeStacks",
         _arn("cloudformation", f"stack/{NETWORK_STACK}/{STACK_UUID}"),

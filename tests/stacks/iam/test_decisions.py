@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from stacks.constructs.learner import BOOT_SCRIPT
-from stacks.constructs.staging import GUARD_MODULE
 from tests import judges
 from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY
 from tests.stacks.iam import decisions
-from tests.stacks.iam.calls import calls_from, calls_of_script
-from tests.stacks.iam.database import actions_of
 from tests.stacks.iam.decisions import Decision
 from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
 
@@ -74,19 +70,6 @@ def test_each_answer_holds_and_without_the_action_or_a_value_of_its_conditions_i
     assert len(found) > 50
     assert mutants > len(found)
     assert any(key == "dynamodb:Attributes" for one in found for key in json.loads(one.context))
-
-
-def test_roles_only_asked_for_what_the_code_that_runs_with_them_needs() -> None:
-    own = {
-        *calls_from("runtime.aws.learner.learner", "main"),
-        *calls_of_script(BOOT_SCRIPT.read_text(), {}),
-    }
-    for role, calls in (
-        ("NitroGuard-Role", calls_from(GUARD_MODULE, "handler")),
-        ("Nitro-hopper-LearnerRole", own),
-    ):
-        asked = {one.action for one in decisions.read() if one.role.startswith(role)}
-        assert asked and asked <= {action for call in calls for action in actions_of(call)}
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
