@@ -54,7 +54,6 @@ IMPORTS: dict[str, tuple[str, ...]] = {
     "runtime.aws.learner.learner": ("runtime.aws.learner.learner", *LEARNER, *MODELS),
     "runtime.training.environment_process": ("runtime.training.environment_process", *ACTOR),
     "tests.gmi.member": ("runtime.gmi.group",),
-    "tests.simulators.aws.lambda_endpoint": ("tests.simulators.aws.lambda_endpoint",),
     "tests.simulators.aws.moto_server": (
         "moto.moto_server.werkzeug_app",
         "tests.simulators.aws.moto_types",
@@ -77,7 +76,6 @@ STARTS_OTHERS = {
     "runtime.aws.learner.learner",
     "runtime.pool.server",
     "tests.docs.one_process",
-    "tests.simulators.aws.lambda_endpoint",
     _COORDINATOR,
 }
 INTERPRETER_VARIABLES = {

@@ -61,7 +61,7 @@ def test_nothing_is_made_unguarded_and_a_rehearsal_fails_where_anything_is_left(
         world.is_guarded = False
         world.deploy("unguarded")
         assert world.found_deployed == {"stacks": ["Nitro-unguarded"]}
-        world.is_guarded = world.machines.is_dead_on_arrival = True
+        world.is_guarded = True
         world.deploy()
         world.step()
         result = world.conclude()

@@ -7,9 +7,10 @@ anything else is refused with exit code 252, and what AWS refuses ends with 254,
 from __future__ import annotations
 
 import base64
+import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from botocore import xform_name
 from botocore.exceptions import ClientError, ParamValidationError
 
 _NAMES = {"s3api": "s3"}
-_TOKEN = re.compile(r"""'([^']*)'|([][{}=,])|([^][{}=,'"]+)""")
+_TOKEN = re.compile(r"""'([^']*)'|([][{}=,'"])|([^][{}=,'"]+)""")
 """Of the shorthand syntax: a quoted text, a sign, or a plain text."""
 
 
@@ -76,47 +77,17 @@ def _value(shape: Any, text: str) -> Any:
         return text
     if shape.type_name in ("integer", "long"):
         return int(text)
-    tokens = [one for one in _TOKEN.finditer(text)]
-    if "".join(one[0] for one in tokens) != text:
-        raise UsageError(f"{text!r} is not the shorthand syntax")
-    rest = iter([*tokens, None])
-    value, last = _fields(rest)
-    if last is not None:
-        raise UsageError(f"{text!r} goes on after its end")
+    # The shorthand syntax is JSON without its quotes.
+    signs = {"=": ":"}
+    tokens = [
+        signs.get(one[2], one[2]) or json.dumps(one[1] if one[3] is None else one[3])
+        for one in _TOKEN.finditer(text)
+    ]
+    try:
+        value = json.loads(f"{{{''.join(tokens)}}}")
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not the shorthand syntax: {error}") from error
     return [_typed(shape.member, value)] if shape.type_name == "list" else _typed(shape, value)
-
-
-def _fields(tokens: Iterator[Any]) -> tuple[dict[str, Any], Any]:
-    """Returns ``NAME=VALUE,…`` as a mapping, and the token behind it."""
-    found: dict[str, Any] = {}
-    while True:
-        name, equals = next(tokens), next(tokens)
-        if name is None or name[3] is None or equals is None or equals[0] != "=":
-            raise UsageError("NAME=VALUE is missing")
-        found[name[3]], after = _item(tokens)
-        if after is None or after[0] != ",":
-            return found, after
-
-
-def _item(tokens: Iterator[Any]) -> tuple[Any, Any]:
-    """Returns a text, ``{NAME=VALUE,…}`` or ``[ITEM,…]``, and the token behind it."""
-    token = next(tokens)
-    if token is None:
-        raise UsageError("a value is missing")
-    if token[0] == "{":
-        value, end = _fields(tokens)
-        if end is None or end[0] != "}":
-            raise UsageError("} is missing")
-        return value, next(tokens)
-    if token[0] == "[":
-        listed, after = [], token
-        while after is not None and after[0] != "]":
-            one, after = _item(tokens)
-            listed.append(one)
-        return listed, next(tokens)
-    if token[2]:
-        raise UsageError(f"a value is missing before {token[2]}")
-    return token[1] if token[1] is not None else token[3], next(tokens)
 
 
 def _typed(shape: Any, value: Any) -> Any:

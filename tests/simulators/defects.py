@@ -60,6 +60,12 @@ DEFECTS = {
         'return ""',
         "deploy-fails",
     ),
+    "gone is said without another Describe": Defect(
+        f"{_GUARD}/teardown.py",
+        '        status = _status(find_stack(formation, deployed.stack))\n        return "" if',
+        '        status = "DELETE_COMPLETE"\n        return "" if',
+        "coordinator-hangs",
+    ),
     "a start that is never over is not ended": Defect(
         f"{_GUARD}/stacks.py",
         "making_s > MAKING_LIMIT_S",

@@ -251,9 +251,13 @@ def test_faults_come_when_they_were_ordered(
 
 
 def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):
-    functions = [{"name": "sample", "handler": HANDLER, "provisioned": 2}]
+    program = (
+        "import sys; from tests.simulators.aws.lambda_endpoint import LambdaEndpoint\n"
+        f"made = LambdaEndpoint(); made.add_function('sample', handler='{HANDLER}', provisioned=2)\n"
+        "print(made.url, flush=True); sys.stdin.read()"
+    )
     parent = subprocess.Popen(
-        [sys.executable, "-m", "tests.simulators.aws.lambda_endpoint", json.dumps(functions)],
+        [sys.executable, "-c", program],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -16,7 +16,7 @@ from moto import mock_aws
 
 from runtime.names import SHARED_STACKS
 from tests.simulators.aws.moto_server import REGION
-from tests.simulators.aws.moto_types import IMAGE_ID, deploy
+from tests.simulators.aws.moto_types import CACHE_TYPE, IMAGE_ID, deploy
 from tests.stacks.conftest import STACK, Assembly, Synthesise, synthesise  # noqa: F401
 
 Client = Callable[[str], Any]
@@ -269,8 +269,7 @@ def test_a_cache_in_creation_holds_back_what_needs_it_and_cannot_be_deleted(
     synthesise: Synthesise,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    fault = {"creation": {"AWS::ElastiCache::ServerlessCache": [300.0, "no room"]}}
-    (tmp_path / "faults").write_text(json.dumps(fault))
+    (tmp_path / "faults").write_text(json.dumps({CACHE_TYPE: [300.0, "no room"]}))
     create(client, synthesise())
     caches = client("elasticache")
     (cache,) = caches.describe_serverless_caches()["ServerlessCaches"]

@@ -37,8 +37,6 @@ from tests.stacks.iam.policies import Request, Statement, is_allowed, read_state
 
 DECISIONS_VARIABLE = "MOTO_DECISIONS"
 _READING = {("s3", "GetObject"), ("s3", "HeadObject")}
-ONLY_JUDGE = "X-Only-Judge"
-"""A request with this header is judged but not carried out: 204 if it is allowed."""
 _CREDENTIAL = re.compile(r"Credential=(\w+)/\d+/([\w-]+)/([\w-]+)/")
 _SIGNED_AS = {
     "monitoring": "cloudwatch",
@@ -87,7 +85,6 @@ class Gate:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
         caller = _caller(found[1]) if found else None
-        is_question = environ.get("HTTP_" + ONLY_JUDGE.upper().replace("-", "_")) is not None
         if found and caller:
             service = _SIGNED_AS.get(found[3], found[3])
             try:
@@ -101,9 +98,6 @@ class Gate:
                 status, headers, body = refusal
                 start_response(status, [*headers.items(), ("Content-Length", str(len(body)))])
                 return [body]
-        if is_question:
-            start_response("204 NO CONTENT", [])
-            return []
         return self._application(environ, start_response)
 
     def _refusal(

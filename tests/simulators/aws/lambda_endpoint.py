@@ -5,10 +5,6 @@ execution environments that stay warm, start-up before first use with provisione
 errors, log tails with their REPORT line, the bill of a container image, throttling at the reserved or the account's
 concurrency, payload limits, and queries about concurrency. A function may be limited to a sandbox: a read-only root,
 its share of /tmp, no /dev/shm, its memory. Signatures are not checked.
-
-    python -m tests.simulators.aws.lambda_endpoint '[{"name": "actors", "environment": {}}]'
-
-serves the functions until standard input closes. It prints its URL first.
 """
 
 from __future__ import annotations
@@ -57,12 +53,6 @@ exec "$@"
 """
 # Kills its process group, the workers', when the pipe that only this process holds closes.
 _GUARDIAN = "cat >/dev/null; kill -9 0"
-_SIGNALS = {
-    signal.SIGKILL: "killed",
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGTERM: "terminated",
-    signal.SIGABRT: "aborted",
-}
 _INVOCATION = re.compile(r"/2018-06-01/runtime/invocation/([^/]+)/(response|error)")
 
 
@@ -704,16 +694,10 @@ def _raise_fault(fault: Fault | None) -> None:
     if fault == "throttled":
         raise _throttled("CallerRateLimitExceeded")
     if fault == "broken":
-        raise LambdaError(
-            500, "ServiceException", "An error occurred and the request cannot be processed."
-        )
+        raise LambdaError(500, "ServiceException", "The request cannot be processed.")
     if fault == "denied":
-        raise LambdaError(
-            403,
-            "AccessDeniedException",
-            "User: local is not authorized to perform: "
-            "lambda:InvokeFunction because no identity-based policy allows it",
-        )
+        message = "User: local is not authorized to perform: lambda:InvokeFunction"
+        raise LambdaError(403, "AccessDeniedException", message)
 
 
 def _throttled(reason: str) -> LambdaError:
@@ -739,16 +723,4 @@ def _exit_text(code: int) -> str:
         return "Runtime exited without providing a reason"
     if code > 0:
         return f"Runtime exited with error: exit status {code}"
-    return f"Runtime exited with error: signal: {_SIGNALS.get(-code, -code)}"
-
-
-def main(arguments: Sequence[str]) -> None:
-    with LambdaEndpoint() as endpoint:
-        for settings in json.loads(arguments[0]):
-            endpoint.add_function(**settings)
-        print(endpoint.url, flush=True)
-        sys.stdin.read()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return f"Runtime exited with error: signal: {signal.strsignal(-code).lower()}"

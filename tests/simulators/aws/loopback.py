@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 
 class QuietHandler(BaseHTTPRequestHandler):
@@ -23,33 +21,6 @@ class QuietHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
-
-
-class PassingHandler(QuietHandler):
-    """Runs in front of another server: each request goes to `pass_on` with its body."""
-
-    def do_GET(self) -> None:
-        self.pass_on(self.body())
-
-    do_POST = do_PUT = do_DELETE = do_GET
-
-    def pass_on(self, body: bytes) -> None:
-        raise NotImplementedError
-
-    def ask(self, url: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Sends the same request to ``url`` with additional headers; returns status, headers and content.
-
-        Raises:
-            OSError: There is no answer.
-            HTTPException: There is no answer.
-        """
-        connection = HTTPConnection(urlsplit(url).netloc)
-        try:
-            connection.request(self.command, self.path, body, dict(self.headers) | headers)
-            answer = connection.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read()
-        finally:
-            connection.close()
 
 
 class _Server(ThreadingHTTPServer):

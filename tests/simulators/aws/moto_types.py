@@ -14,15 +14,13 @@ Some settings come from the environment, as in moto:
 - MOTO_CLOCK: a file written by `tests.simulators.rehearsal.clock`. With it, functions in a VPC have network interfaces,
   which linger by that clock as Lambda's do, and stacks wait for the signals of their creation policies, or are rolled
   back. Without it, neither happens;
-- MOTO_LAMBDA_ENDPOINT: a file with the URL at which state machines and custom resources invoke functions, read each
-  time. Without it, custom resources are created without invoking anything;
+- MOTO_LAMBDA_ENDPOINT: the URL at which functions run. Without it, custom resources are created without invoking
+  anything;
 - MOTO_FAILING_DELETIONS: ``STACK=COUNT``: the first COUNT deletions of that stack end in DELETE_FAILED, or its
   rollbacks in ROLLBACK_FAILED;
-- MOTO_FAULTS: a JSON file, read each time, with further faults. If the file does not exist, there are none:
-
-  - ``creation: {TYPE: [SECONDS, REASON]}``: resources of that type fail SECONDS after they were begun, by the clock,
-    and nothing that needs them is created. Until then, a cache is in creation;
-  - ``launches: REASON``: groups launch no instances.
+- MOTO_FAULTS: a JSON file, read each time, if it exists. ``{TYPE: [SECONDS, REASON]}``: resources of that type fail
+  SECONDS after they were begun, by the clock, and nothing that needs them is created. Until then, a cache is in
+  creation.
 """
 
 from __future__ import annotations
@@ -36,15 +34,17 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import boto3
+import requests
 from botocore import UNSIGNED, xform_name
 from botocore.config import Config
 from botocore.exceptions import ClientError
@@ -112,9 +112,21 @@ GROUP_ENDED_S = 60.0
 INTERFACES_DELETED_S = 1800.0
 """The same if the function is deleted with them. CloudFormation then waits "25-40 minutes"
 (aws-cloudformation/cloudformation-coverage-roadmap#392)."""
+DELETION_S = 20.0
+"""Least seconds that the deletion of a stack takes."""
 _TAKEN_BACK_S = 5.0
 """Seconds from a custom resource's refusal until CloudFormation rolls back its stack."""
 _CONCURRENCY_QUOTA = 1000
+_PASSED_ON = (
+    "Content-Type",
+    "X-Amz-Executed-Version",
+    "X-Amz-Function-Error",
+    "X-Amz-Log-Result",
+    "X-Amz-Log-Type",
+    "x-amzn-ErrorType",
+    "x-amzn-RequestId",
+)
+"""Headers of an invocation and its answer."""
 _ELASTICACHE_ARN = re.compile(r"arn:aws:elasticache:[^:]*:[0-9]*:[a-z]+:.+")
 _VCPU_QUOTAS = {
     "L-1216C47A": (
@@ -153,34 +165,33 @@ def deploy(
     """
     # The template names it, and the CDK's command line checks it first.
     client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True)
-    _upload_assets(client, template.with_name(f"{name}.assets.json"))
-    formation = client("cloudformation")
-    formation.create_stack(
-        StackName=name,
-        Tags=_stack_tags(template, name),
-        TemplateBody=template.read_text(),
-        Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
-        Parameters=[
-            {"ParameterKey": key, "ParameterValue": value}
-            for key, value in (parameters or {}).items()
-        ],
-    )
-    stack = formation.describe_stacks(StackName=name)["Stacks"][0]
+    given = [
+        {"ParameterKey": key, "ParameterValue": value} for key, value in (parameters or {}).items()
+    ]
+    stack = _submit(client, template, name, "create_stack", Parameters=given)
     assert stack["StackStatus"] in ("CREATE_COMPLETE", "CREATE_IN_PROGRESS"), stack["StackStatus"]
     return {output["OutputKey"]: output["OutputValue"] for output in stack.get("Outputs", [])}
 
 
 def update(client: Callable[[str], Any], template: Path, name: str) -> str:
     """Updates a stack from a synthesized template, as a second `cdk deploy` does; returns its status."""
+    return str(_submit(client, template, name, "update_stack")["StackStatus"])
+
+
+def _submit(
+    client: Callable[[str], Any], template: Path, name: str, operation: str, **more: Any
+) -> dict[str, Any]:
     _upload_assets(client, template.with_name(f"{name}.assets.json"))
     formation = client("cloudformation")
-    formation.update_stack(
+    getattr(formation, operation)(
         StackName=name,
         Tags=_stack_tags(template, name),
         TemplateBody=template.read_text(),
         Capabilities=["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM"],
+        **more,
     )
-    return str(formation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
+    (stack,) = formation.describe_stacks(StackName=name)["Stacks"]
+    return dict(stack)
 
 
 def _upload_assets(client: Callable[[str], Any], assets: Path) -> None:
@@ -230,14 +241,16 @@ def _client(service: str, region: str) -> Any:
     return client
 
 
+def _shape(service: str, operation: str, region: str) -> Shape:
+    model = _client(service, region).meta.service_model
+    return model.operation_model(operation).input_shape
+
+
 def _caller(service: str, region: str) -> Call:
     client = _client(service, region)
-
-    def call(operation: str, values: Values) -> dict[str, Any]:
-        shape = client.meta.service_model.operation_model(operation).input_shape
-        return getattr(client, xform_name(operation))(**_typed(values, shape))
-
-    return call
+    return lambda operation, values: getattr(client, xform_name(operation))(
+        **_typed(values, _shape(service, operation, region))
+    )
 
 
 EXECUTION_ROLE = "cdk-hnb659fds-cfn-exec-role"
@@ -246,43 +259,45 @@ EXECUTION_ROLE = "cdk-hnb659fds-cfn-exec-role"
 
 def _as_cloudformation(service: str, region: str) -> Call:
     """Returns a caller with the rights of `EXECUTION_ROLE`."""
-    client, call = _client(service, region), _caller(service, region)
+    call = _caller(service, region)
 
     def judged(operation: str, values: Values) -> dict[str, Any]:
-        shape = client.meta.service_model.operation_model(operation).input_shape
-        _check_right(service, operation, _typed(values, shape), region)
+        _check_right(service, operation, values, region)
         return call(operation, values)
 
     return judged
 
 
-def _check_right(service: str, operation: str, parameters: Values, region: str) -> None:
+def _check_right(service: str, operation: str, values: Values, region: str) -> None:
     """Raises: StackError: CloudFormation's role may not make this call."""
     roles = get_backend("iam")[ACCOUNT]["aws"].roles.values()
     if Gate.running is None or not any(one.name == EXECUTION_ROLE for one in roles):
         return
     arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/{EXECUTION_ROLE}/AWSCloudFormation"
     caller = IamCaller(arn, EXECUTION_ROLE, "AWSCloudFormation", is_function=False)
+    parameters = _typed(values, _shape(service, operation, region))
     denial = Gate.running.denial(caller, service, operation, parameters, region)
     if denial:
         raise StackError(message=denial)
 
 
 def _typed(value: Any, shape: Shape) -> Any:
-    """Converts ``value`` from a template, in which numbers and booleans may be text, to the operation's types.
+    """Converts ``value`` from a template to the operation's types.
+
+    In a template, numbers and booleans may be text, tags are always a list, documents and lists are not text, and all
+    names begin with a capital.
 
     Raises:
         ValueError: The operation knows no such parameter.
     """
     if shape.type_name == "structure":
-        unknown = set(value) - set(shape.members)
-        if unknown:
-            raise ValueError(f"{shape.name} has no {', '.join(sorted(unknown))}")
-        return {name: _typed(member, shape.members[name]) for name, member in value.items()}
+        names = {name: _member(name, shape) for name in value}
+        return {names[name]: _typed(one, shape.members[names[name]]) for name, one in value.items()}
     if shape.type_name == "list":
         return [_typed(member, shape.member) for member in value]
     if shape.type_name == "map":
-        return {name: _typed(member, shape.value) for name, member in value.items()}
+        tags = {tag["Key"]: tag["Value"] for tag in value} if isinstance(value, list) else value
+        return {name: _typed(member, shape.value) for name, member in tags.items()}
     if shape.type_name == "boolean":
         return (
             value if isinstance(value, bool) else {"true": True, "false": False}[str(value).lower()]
@@ -292,9 +307,22 @@ def _typed(value: Any, shape: Shape) -> Any:
         "long": int,
         "float": float,
         "double": float,
-        "string": str,
+        "string": _text,
         "timestamp": _moment,
     }[shape.type_name](value)
+
+
+def _member(name: str, shape: Shape) -> str:
+    for known in (name, name[0].lower() + name[1:]):
+        if known in shape.members:
+            return known
+    raise ValueError(f"{shape.name} has no {name}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ",".join(value) if isinstance(value, list) else str(value)
 
 
 def _moment(text: str) -> datetime.datetime:
@@ -319,33 +347,39 @@ def _forgiving(delete: Callable[[], Any]) -> None:
             raise
 
 
-class _Resource:
-    """A resource of a stack. Subclasses create and delete their type.
+@dataclass(frozen=True)
+class _Kind:
+    """How CloudFormation makes a type of resource, with one operation, and deletes it.
 
-    moto finds only direct subclasses of CloudFormationModel, so each subclass also names that as a base.
+    What is known of a resource: its properties, its name, the answer to its creation, and what ``then`` adds.
+
+    Attributes:
+        service: The service.
+        creation: The operation that creates one.
+        deletion: The operation that deletes one and its parameters, by the names under which they are known.
+        physical_id: Format of the physical id from what is known.
+        name: The property that holds the name, if the type has one.
+        convert: Makes the creation's parameters from the properties.
+        then: Does what the creation leaves to other operations, with what is known; returns what else is known then.
     """
 
+    service: str
+    creation: str
+    deletion: str
+    physical_id: str
+    name: str = ""
+    convert: Callable[[Values], Values] = dict
+    then: Callable[[Call, Values], Values] = lambda call, known: {}
+
+
+class _Resource:
+    """A resource of a stack."""
+
     TYPE: str
-    SERVICE: str
-    NAME = ""
-    """The property that holds the physical name, if the type has one."""
-    ATTRIBUTES: tuple[str, ...] = ()
-    DELETION = ("", "")
-    """The operation that deletes one by its physical id, and the parameter that takes it."""
+    KIND: _Kind
 
-    def __init__(self, physical_resource_id: str, attributes: Values) -> None:
-        self.physical_resource_id = physical_resource_id
-        self.attributes = attributes
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        """Creates the resource; returns its physical id and the values of its attributes."""
-        raise NotImplementedError
-
-    @classmethod
-    def remove(cls, call: Call, physical_id: str) -> None:
-        operation, parameter = cls.DELETION
-        call(operation, {parameter: physical_id})
+    def __init__(self, known: Values) -> None:
+        self.physical_resource_id, self._known = self.KIND.physical_id.format_map(known), known
 
     @classmethod
     def cloudformation_type(cls) -> str:
@@ -353,16 +387,17 @@ class _Resource:
 
     @classmethod
     def cloudformation_name_type(cls) -> str:
-        return cls.NAME
+        return cls.KIND.name
 
     @classmethod
     def has_cfn_attr(cls, attr: str) -> bool:
-        return attr in cls.ATTRIBUTES
+        """Is asked before there is one. `get_cfn_attribute` knows."""
+        return True
 
-    def get_cfn_attribute(self, attribute_name: str) -> Any:
-        if attribute_name not in self.ATTRIBUTES:
+    def get_cfn_attribute(self, attribute_name: str) -> str:
+        if attribute_name not in self._known:
             raise UnformattedGetAttTemplateException
-        return self.attributes[attribute_name]
+        return str(self._known[attribute_name])
 
     @classmethod
     def create_from_cloudformation_json(
@@ -373,17 +408,21 @@ class _Resource:
         region_name: str,
         **_: Any,
     ) -> _Resource:
-        return cls(
-            *cls.make(
-                _as_cloudformation(cls.SERVICE, region_name),
-                resource_name,
-                cloudformation_json["Properties"],
-            )
+        kind, properties = cls.KIND, dict(cloudformation_json["Properties"])
+        if kind.name:
+            properties.setdefault(kind.name, resource_name)
+        call = _as_cloudformation(kind.service, region_name)
+        known = (
+            properties | call(kind.creation, kind.convert(properties)) | {"Name_": resource_name}
         )
+        return cls(known | kind.then(call, known))
 
     def delete(self, account_id: str, region_name: str) -> None:
-        call = _as_cloudformation(self.SERVICE, region_name)
-        _forgiving(lambda: self.remove(call, self.physical_resource_id))
+        _scheduled().pop(self.physical_resource_id, None)
+        call = _as_cloudformation(self.KIND.service, region_name)
+        operation, *names = self.KIND.deletion.split() or [""]
+        if operation:
+            _forgiving(lambda: call(operation, {name: self._known[name] for name in names}))
 
 
 # Security groups
@@ -401,33 +440,17 @@ def _permission(rule: Values) -> dict[str, Any]:
     return permission
 
 
-class _Rule(_Resource):
-    SERVICE, ATTRIBUTES = "ec2", ("Id",)
-
-    @classmethod
-    def make(cls, call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        answer = call(
-            f"Authorize{cls.TYPE.rpartition('::')[2]}",
-            {"GroupId": properties["GroupId"], "IpPermissions": [_permission(properties)]},
-        )
-        rule = answer["SecurityGroupRules"][0]["SecurityGroupRuleId"]
-        return f"{properties['GroupId']}/{rule}", {"Id": rule}
-
-    @classmethod
-    def remove(cls, call: Call, physical_id: str) -> None:
-        group, _, rule = physical_id.partition("/")
-        call(
-            f"Revoke{cls.TYPE.rpartition('::')[2]}",
-            {"GroupId": group, "SecurityGroupRuleIds": [rule]},
-        )
-
-
-class SecurityGroupEgress(_Rule, CloudFormationModel):
-    TYPE = "AWS::EC2::SecurityGroupEgress"
-
-
-class SecurityGroupIngress(_Rule, CloudFormationModel):
-    TYPE = "AWS::EC2::SecurityGroupIngress"
+def _rule(direction: str) -> _Kind:
+    return _Kind(
+        "ec2",
+        f"AuthorizeSecurityGroup{direction}",
+        f"RevokeSecurityGroup{direction} GroupId SecurityGroupRuleIds",
+        "{GroupId}/{SecurityGroupRuleIds[0]}",
+        convert=lambda given: {"GroupId": given["GroupId"], "IpPermissions": [_permission(given)]},
+        then=lambda call, known: {
+            "SecurityGroupRuleIds": [known["SecurityGroupRules"][0]["SecurityGroupRuleId"]]
+        },
+    )
 
 
 def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> None:
@@ -442,185 +465,7 @@ def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> Non
         )
 
 
-# ElastiCache
-
-
-class User(_Resource, CloudFormationModel):
-    TYPE, SERVICE, ATTRIBUTES = "AWS::ElastiCache::User", "elasticache", ("Arn", "Status")
-    DELETION = ("DeleteUser", "UserId")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        user = call("CreateUser", properties)
-        return user["UserId"], {"Arn": user["ARN"], "Status": user["Status"]}
-
-
-class UserGroup(_Resource, CloudFormationModel):
-    TYPE, SERVICE, ATTRIBUTES = "AWS::ElastiCache::UserGroup", "elasticache", ("Arn", "Status")
-    DELETION = ("DeleteUserGroup", "UserGroupId")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        group = call("CreateUserGroup", properties)
-        return group["UserGroupId"], {"Arn": group["ARN"], "Status": group["Status"]}
-
-
-class ServerlessCache(_Resource, CloudFormationModel):
-    TYPE, SERVICE, NAME = "AWS::ElastiCache::ServerlessCache", "elasticache", "ServerlessCacheName"
-    ATTRIBUTES = (
-        "ARN",
-        "Status",
-        "Endpoint.Address",
-        "Endpoint.Port",
-        "ReaderEndpoint.Address",
-        "ReaderEndpoint.Port",
-    )
-    DELETION = ("DeleteServerlessCache", "ServerlessCacheName")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        made = call("CreateServerlessCache", {"ServerlessCacheName": name, **properties})[
-            "ServerlessCache"
-        ]
-        endpoints = {
-            f"{kind}.{part}": str(made[kind][part])
-            for kind in ("Endpoint", "ReaderEndpoint")
-            for part in ("Address", "Port")
-        }
-        return name, {"ARN": made["ARN"], "Status": made["Status"], **endpoints}
-
-
-# Lambda
-
-
-class Function(_Resource, CloudFormationModel):
-    """Replaces moto's, which loses PackageType, Architectures and Tags."""
-
-    TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::Lambda::Function", "lambda", "FunctionName", ("Arn",)
-    DELETION = ("DeleteFunction", "FunctionName")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        _check_reservation(int(properties.get("ReservedConcurrentExecutions", 0)))
-        tags = {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])}
-        made = call(
-            "CreateFunction",
-            {
-                **_without(properties, "Tags", "ReservedConcurrentExecutions"),
-                "FunctionName": name,
-                "Tags": tags,
-            },
-        )
-        if "ReservedConcurrentExecutions" in properties:
-            call(
-                "PutFunctionConcurrency",
-                {
-                    "FunctionName": name,
-                    "ReservedConcurrentExecutions": properties["ReservedConcurrentExecutions"],
-                },
-            )
-        if "VpcConfig" in properties and _clock_s() is not None:
-            _add_interfaces(name, properties["VpcConfig"])
-        return name, {"Arn": made["FunctionArn"]}
-
-
-def _check_reservation(wanted: int) -> None:
-    """Raises: StackError: Too little would be left for functions without a reservation, which moto does not mind."""
-    limits = _caller("lambda", REGION)("GetAccountSettings", {})["AccountLimit"]
-    kept = min(UNRESERVABLE_CONCURRENCY, limits["ConcurrentExecutions"])
-    if wanted and limits["UnreservedConcurrentExecutions"] - wanted < kept:
-        raise StackError(
-            message="Specified ReservedConcurrentExecutions for function decreases account's "
-            f"UnreservedConcurrentExecution below its minimum value of [{kept}]."
-        )
-
-
-class Version(_Resource, CloudFormationModel):
-    TYPE, SERVICE, ATTRIBUTES = "AWS::Lambda::Version", "lambda", ("Version", "FunctionArn")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        made = call("PublishVersion", properties)
-        return made["FunctionArn"], {"Version": made["Version"], "FunctionArn": made["FunctionArn"]}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        function, _, version = physical_id.rpartition(":")
-        call("DeleteFunction", {"FunctionName": function, "Qualifier": version})
-
-
-class Alias(_Resource, CloudFormationModel):
-    TYPE, SERVICE, ATTRIBUTES = "AWS::Lambda::Alias", "lambda", ("AliasArn",)
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        made = call("CreateAlias", _without(properties, "ProvisionedConcurrencyConfig"))
-        if "ProvisionedConcurrencyConfig" in properties:
-            call(
-                "PutProvisionedConcurrencyConfig",
-                {
-                    "FunctionName": properties["FunctionName"],
-                    "Qualifier": properties["Name"],
-                    **properties["ProvisionedConcurrencyConfig"],
-                },
-            )
-        return made["AliasArn"], {"AliasArn": made["AliasArn"]}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        function, name = physical_id.split(":")[-2:]
-        call("DeleteProvisionedConcurrencyConfig", {"FunctionName": function, "Qualifier": name})
-        call("DeleteAlias", {"FunctionName": function, "Name": name})
-
-
-class EventInvokeConfig(_Resource, CloudFormationModel):
-    """moto keeps one for each function, whatever the qualifier."""
-
-    TYPE, SERVICE = "AWS::Lambda::EventInvokeConfig", "lambda"
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        call("PutFunctionEventInvokeConfig", properties)
-        return f"{properties['FunctionName']}:{properties['Qualifier']}", {}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        function, qualifier = physical_id.split(":")
-        call("DeleteFunctionEventInvokeConfig", {"FunctionName": function, "Qualifier": qualifier})
-
-
-# State machines, which moto runs only on request
-
-
-class StateMachine(_Resource, CloudFormationModel):
-    """Replaces moto's, which creates a state machine that never runs."""
-
-    TYPE, SERVICE, NAME, ATTRIBUTES = (
-        "AWS::StepFunctions::StateMachine",
-        "stepfunctions",
-        "StateMachineName",
-        ("Arn", "Name"),
-    )
-    DELETION = ("DeleteStateMachine", "stateMachineArn")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        _let_machines_run()
-        # moto's own class, which it asks first, names another property.
-        name = properties.get("StateMachineName", name)
-        made = call(
-            "CreateStateMachine",
-            {
-                "name": name,
-                "definition": properties["DefinitionString"],
-                "roleArn": properties["RoleArn"],
-                "type": properties["StateMachineType"],
-                "tags": [
-                    {"key": tag["Key"], "value": tag["Value"]} for tag in properties.get("Tags", [])
-                ],
-            },
-        )
-        return made["stateMachineArn"], {"Arn": made["stateMachineArn"], "Name": name}
+# Custom resources, and state machines, which moto runs only on request
 
 
 class _Answers(QuietHandler):
@@ -659,8 +504,7 @@ _UNASKED = {ENDS_AT: "2099-01-01T00:00:00Z"}
 
 def _refusal(stack: Stack, name: str, resource: Values, old: Values | None = None) -> str:
     """Returns why a custom resource's function refuses its creation, or the change of ``old``; empty if it agrees."""
-    path = os.environ.get("MOTO_LAMBDA_ENDPOINT")
-    if not path:
+    if not os.environ.get("MOTO_LAMBDA_ENDPOINT"):
         return ""
     properties = parsing.clean_json(resource["Properties"], stack.resource_map)
     request = {
@@ -680,7 +524,7 @@ def _refusal(stack: Stack, name: str, resource: Values, old: Values | None = Non
         }
     with LoopbackServer(_Answers) as place:
         place.answer = {}
-        done = _functions_client(REGION).invoke(
+        done = _client("lambda", REGION).invoke(
             FunctionName=properties["ServiceToken"],
             Payload=json.dumps({**request, "ResponseURL": f"{place.url}/answer"}),
         )
@@ -699,18 +543,6 @@ def _as_text(properties: Values) -> dict[str, str]:
     return {key: str(value) for key, value in properties.items()}
 
 
-def _functions_client(region: str) -> Any:
-    """Returns a client of the functions at MOTO_LAMBDA_ENDPOINT."""
-    return boto3.client(
-        "lambda",
-        region_name=region,
-        endpoint_url=Path(os.environ["MOTO_LAMBDA_ENDPOINT"]).read_text(),
-        aws_access_key_id="one",
-        aws_secret_access_key="one",
-        config=Config(retries={"total_max_attempts": 1}, read_timeout=1000),
-    )
-
-
 class _ClockTime(datetime.datetime):
     """Times of executions and stacks, by the clock if there is one."""
 
@@ -726,7 +558,7 @@ class _ClockTime(datetime.datetime):
 
 @cache
 def _let_machines_run() -> None:
-    """Lets moto run state machines with the functions at MOTO_LAMBDA_ENDPOINT."""
+    """Lets moto run state machines."""
     # Not before it is needed: importing their language takes a second.
     from moto.stepfunctions.parser import models
     from moto.stepfunctions.parser.asl.component.state.exec.state_task import lambda_eval_utils
@@ -735,9 +567,11 @@ def _let_machines_run() -> None:
     own_client = lambda_eval_utils.boto_client_for
 
     def client_for(region: str, service: str, state_credentials: Any = None) -> Any:
-        if service != "lambda" or not os.environ.get("MOTO_LAMBDA_ENDPOINT"):
-            return own_client(region, service, state_credentials)
-        return _functions_client(region)
+        # It waits for as long as a function runs.
+        is_ours = service == "lambda"
+        return (
+            _client(service, region) if is_ours else own_client(region, service, state_credentials)
+        )
 
     lambda_eval_utils.boto_client_for = client_for
     for module in (models, execution):
@@ -811,33 +645,7 @@ def _get_interfaces(backend: EC2Backend, *args: Any, **filters: Any) -> Any:
     return _own_interfaces(backend, *args, **filters)
 
 
-# Auto Scaling, CloudWatch, SNS, S3
-
-
-class AutoScalingGroup(_Resource, CloudFormationModel):
-    """Replaces moto's, which treats a template's numbers as text."""
-
-    TYPE, SERVICE, NAME = (
-        "AWS::AutoScaling::AutoScalingGroup",
-        "autoscaling",
-        "AutoScalingGroupName",
-    )
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        call(
-            "CreateAutoScalingGroup",
-            {
-                **properties,
-                "AutoScalingGroupName": name,
-                "VPCZoneIdentifier": ",".join(properties["VPCZoneIdentifier"]),
-            },
-        )
-        return name, {}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteAutoScalingGroup", {"AutoScalingGroupName": physical_id, "ForceDelete": True})
+# What happens at its time
 
 
 def _scheduled() -> dict[str, tuple[float, Callable[[], Any]]]:
@@ -870,156 +678,199 @@ def _do_what_is_due() -> None:
             act()
 
 
-class ScheduledAction(_Resource, CloudFormationModel):
-    """Replaces moto's, which takes a time for text."""
+# Types that moto lacks, or gets wrong
 
-    TYPE, SERVICE = "AWS::AutoScaling::ScheduledAction", "autoscaling"
 
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        call("PutScheduledUpdateGroupAction", {**properties, "ScheduledActionName": name})
-        physical_id = f"{properties['AutoScalingGroupName']}|{name}"
+def _finish_function(call: Call, known: Values) -> Values:
+    if "ReservedConcurrentExecutions" in known:
+        names = ("FunctionName", "ReservedConcurrentExecutions")
+        call("PutFunctionConcurrency", {name: known[name] for name in names})
+    if "SubnetIds" in known.get("VpcConfig", {}) and _clock_s() is not None:
+        _add_interfaces(known["FunctionName"], known["VpcConfig"])
+    return {"Arn": known["FunctionArn"]}
+
+
+def _warm_up(call: Call, known: Values) -> Values:
+    if "ProvisionedConcurrencyConfig" in known:
+        alias = {"FunctionName": known["FunctionName"], "Qualifier": known["Name"]}
+        wanted = known["ProvisionedConcurrencyConfig"]
+        call("PutProvisionedConcurrencyConfig", {**alias, **wanted})
+    return {}
+
+
+def _schedule_sizes(call: Call, known: Values) -> Values:
+    names = ("AutoScalingGroupName", "MinSize", "MaxSize", "DesiredCapacity")
+    sizes = {name: known[name] for name in names if name in known}
+    _schedule(
+        _KINDS["AWS::AutoScaling::ScheduledAction"].physical_id.format_map(known),
+        known["StartTime"],
+        lambda: call("UpdateAutoScalingGroup", sizes),
+    )
+    return {}
+
+
+CACHE_TYPE = "AWS::ElastiCache::ServerlessCache"
+_ENDED_FIRST = ("AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias")
+_AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
+"""API Reference, PutScheduledAction, Schedule."""
+
+
+def _schedule_warm_actors(call: Call, known: Values) -> Values:
+    """The target of Application Auto Scaling is here the warm actors of an alias, which must exist."""
+    kind, function, alias = known["ResourceId"].split(":")
+    if kind != "function":
+        raise ValueError(f"ResourceId = {known['ResourceId']} is not function:NAME:ALIAS")
+    functions, warm = _caller("lambda", REGION), {"FunctionName": function, "Qualifier": alias}
+    functions("GetAlias", {"FunctionName": function, "Name": alias})
+    target = {key: known[key] for key in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
+    for action in known.get("ScheduledActions", []):
+        call("PutScheduledAction", {**target, **action})
+        found = _AT.fullmatch(action["Schedule"])
+        if found is None or set(action["ScalableTargetAction"].values()) != {0}:
+            raise ValueError(
+                f"this simulator ends all warm actors at a time, and does not know {action}"
+            )
         _schedule(
-            physical_id,
-            properties["StartTime"],
-            lambda: call("UpdateAutoScalingGroup", _without(properties, "StartTime")),
+            _KINDS["AWS::ApplicationAutoScaling::ScalableTarget"].physical_id.format_map(known),
+            f"{found[1]}Z",
+            lambda: _forgiving(lambda: functions("DeleteProvisionedConcurrencyConfig", warm)),
         )
-        return physical_id, {}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        group, _, name = physical_id.partition("|")
-        _scheduled().pop(physical_id, None)
-        call("DeleteScheduledAction", {"AutoScalingGroupName": group, "ScheduledActionName": name})
+    return {}
 
 
-class ScalableTarget(_Resource, CloudFormationModel):
-    """A target of Application Auto Scaling: here the warm actors of an alias, which must exist."""
-
-    TYPE, SERVICE = "AWS::ApplicationAutoScaling::ScalableTarget", "application-autoscaling"
-    _AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
-    """API Reference, PutScheduledAction, Schedule."""
-
-    @classmethod
-    def make(cls, call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        kind, function, alias = properties["ResourceId"].split(":")
-        if kind != "function":
-            raise ValueError(f"ResourceId = {properties['ResourceId']} is not function:NAME:ALIAS")
-        functions, warm = _caller("lambda", REGION), {"FunctionName": function, "Qualifier": alias}
-        functions("GetAlias", {"FunctionName": function, "Name": alias})
-        which = {
-            key: properties[key] for key in ("ServiceNamespace", "ResourceId", "ScalableDimension")
-        }
-        call(
-            "RegisterScalableTarget",
-            {
-                **_without(properties, "ScheduledActions"),
-                "Tags": {tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])},
-            },
-        )
-        physical_id = "|".join(
-            properties[key] for key in ("ResourceId", "ScalableDimension", "ServiceNamespace")
-        )
-        for action in properties.get("ScheduledActions", []):
-            call("PutScheduledAction", {**which, **action})
-            found = cls._AT.fullmatch(action["Schedule"])
-            if found is None or action["ScalableTargetAction"] != {
-                "MinCapacity": 0,
-                "MaxCapacity": 0,
-            }:
-                raise ValueError(
-                    f"this simulator ends all warm actors at a time, and does not know {action}"
-                )
-            _schedule(
-                physical_id,
-                f"{found[1]}Z",
-                lambda: _forgiving(lambda: functions("DeleteProvisionedConcurrencyConfig", warm)),
-            )
-        return physical_id, {}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        resource, dimension, namespace = physical_id.split("|")
-        _scheduled().pop(physical_id, None)
-        call(
-            "DeregisterScalableTarget",
-            {"ResourceId": resource, "ScalableDimension": dimension, "ServiceNamespace": namespace},
-        )
+def _machine(given: Values) -> Values:
+    _let_machines_run()
+    names = {
+        "StateMachineName": "name",
+        "DefinitionString": "definition",
+        "StateMachineType": "type",
+    }
+    return {names.get(name, name): value for name, value in given.items()}
 
 
-class Alarm(_Resource, CloudFormationModel):
-    TYPE, SERVICE, NAME, ATTRIBUTES = "AWS::CloudWatch::Alarm", "cloudwatch", "AlarmName", ("Arn",)
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        call("PutMetricAlarm", {**properties, "AlarmName": name})
-        return name, {
-            "Arn": call("DescribeAlarms", {"AlarmNames": [name]})["MetricAlarms"][0]["AlarmArn"]
-        }
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        call("DeleteAlarms", {"AlarmNames": [physical_id]})
-
-
-class MetricFilter(_Resource, CloudFormationModel):
-    TYPE, SERVICE, NAME = "AWS::Logs::MetricFilter", "logs", "FilterName"
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        renamed = {
-            key[0].lower() + key[1:]: value
-            for key, value in properties.items()
-            if key != ("MetricTransformations")
-        }
-        transformations = [
-            {key[0].lower() + key[1:]: value for key, value in one.items()}
-            for one in properties["MetricTransformations"]
-        ]
-        call(
-            "PutMetricFilter",
-            {**renamed, "filterName": name, "metricTransformations": transformations},
-        )
-        return f"{properties['LogGroupName']}/{name}", {}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        group, _, name = physical_id.rpartition("/")
-        call("DeleteMetricFilter", {"logGroupName": group, "filterName": name})
-
-
-class TopicPolicy(_Resource, CloudFormationModel):
-    TYPE, SERVICE = "AWS::SNS::TopicPolicy", "sns"
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        for topic in properties["Topics"]:
-            call(
-                "SetTopicAttributes",
-                {
-                    "TopicArn": topic,
-                    "AttributeName": "Policy",
-                    "AttributeValue": json.dumps(properties["PolicyDocument"]),
-                },
-            )
-        return name, {}
-
-    @staticmethod
-    def remove(call: Call, physical_id: str) -> None:
-        """Does nothing: the policy is deleted with its topics."""
-
-
-class BucketPolicy(_Resource, CloudFormationModel):
-    TYPE, SERVICE = "AWS::S3::BucketPolicy", "s3"
-    DELETION = ("DeleteBucketPolicy", "Bucket")
-
-    @staticmethod
-    def make(call: Call, name: str, properties: Values) -> tuple[str, Values]:
-        call(
-            "PutBucketPolicy",
-            {"Bucket": properties["Bucket"], "Policy": json.dumps(properties["PolicyDocument"])},
-        )
-        return properties["Bucket"], {}
+_KINDS = {
+    "AWS::EC2::SecurityGroupEgress": _rule("Egress"),
+    "AWS::EC2::SecurityGroupIngress": _rule("Ingress"),
+    "AWS::ElastiCache::User": _Kind("elasticache", "CreateUser", "DeleteUser UserId", "{UserId}"),
+    "AWS::ElastiCache::UserGroup": _Kind(
+        "elasticache", "CreateUserGroup", "DeleteUserGroup UserGroupId", "{UserGroupId}"
+    ),
+    CACHE_TYPE: _Kind(
+        "elasticache",
+        "CreateServerlessCache",
+        "DeleteServerlessCache ServerlessCacheName",
+        "{ServerlessCacheName}",
+        name="ServerlessCacheName",
+        then=lambda call, known: {
+            f"Endpoint.{part}": value
+            for part, value in known["ServerlessCache"]["Endpoint"].items()
+        },
+    ),
+    # moto's own loses PackageType, Architectures and Tags.
+    "AWS::Lambda::Function": _Kind(
+        "lambda",
+        "CreateFunction",
+        "DeleteFunction FunctionName",
+        "{FunctionName}",
+        name="FunctionName",
+        convert=lambda given: _without(given, "ReservedConcurrentExecutions"),
+        then=_finish_function,
+    ),
+    "AWS::Lambda::Version": _Kind(
+        "lambda",
+        "PublishVersion",
+        "DeleteFunction FunctionName Qualifier",
+        "{FunctionArn}",
+        then=lambda call, known: {"Qualifier": known["Version"]},
+    ),
+    "AWS::Lambda::Alias": _Kind(
+        "lambda",
+        "CreateAlias",
+        "DeleteAlias FunctionName Name",
+        "{AliasArn}",
+        convert=lambda given: _without(given, "ProvisionedConcurrencyConfig"),
+        then=_warm_up,
+    ),
+    # moto keeps one for each function, whatever the qualifier.
+    "AWS::Lambda::EventInvokeConfig": _Kind(
+        "lambda",
+        "PutFunctionEventInvokeConfig",
+        "DeleteFunctionEventInvokeConfig FunctionName Qualifier",
+        "{FunctionName}:{Qualifier}",
+    ),
+    # moto's own never runs.
+    "AWS::StepFunctions::StateMachine": _Kind(
+        "stepfunctions",
+        "CreateStateMachine",
+        "DeleteStateMachine stateMachineArn",
+        "{stateMachineArn}",
+        convert=_machine,
+    ),
+    # moto's own takes a template's numbers and times for text.
+    "AWS::AutoScaling::AutoScalingGroup": _Kind(
+        "autoscaling",
+        "CreateAutoScalingGroup",
+        "DeleteAutoScalingGroup AutoScalingGroupName ForceDelete",
+        "{AutoScalingGroupName}",
+        name="AutoScalingGroupName",
+        then=lambda call, known: {"ForceDelete": True},
+    ),
+    "AWS::AutoScaling::ScheduledAction": _Kind(
+        "autoscaling",
+        "PutScheduledUpdateGroupAction",
+        "DeleteScheduledAction AutoScalingGroupName ScheduledActionName",
+        "{AutoScalingGroupName}|{ScheduledActionName}",
+        name="ScheduledActionName",
+        then=_schedule_sizes,
+    ),
+    "AWS::ApplicationAutoScaling::ScalableTarget": _Kind(
+        "application-autoscaling",
+        "RegisterScalableTarget",
+        "DeregisterScalableTarget ResourceId ScalableDimension ServiceNamespace",
+        "{ResourceId}|{ScalableDimension}|{ServiceNamespace}",
+        convert=lambda given: _without(given, "ScheduledActions"),
+        then=_schedule_warm_actors,
+    ),
+    "AWS::CloudWatch::Alarm": _Kind(
+        "cloudwatch",
+        "PutMetricAlarm",
+        "DeleteAlarms AlarmNames",
+        "{AlarmName}",
+        name="AlarmName",
+        then=lambda call, known: {"AlarmNames": [known["AlarmName"]]},
+    ),
+    "AWS::Logs::MetricFilter": _Kind(
+        "logs",
+        "PutMetricFilter",
+        "DeleteMetricFilter LogGroupName FilterName",
+        "{LogGroupName}/{FilterName}",
+        name="FilterName",
+    ),
+    # Is deleted with its topic.
+    "AWS::SNS::TopicPolicy": _Kind(
+        "sns",
+        "SetTopicAttributes",
+        "",
+        "{Name_}",
+        convert=lambda given: {
+            "TopicArn": given["Topics"],
+            "AttributeName": "Policy",
+            "AttributeValue": given["PolicyDocument"],
+        },
+    ),
+    "AWS::S3::BucketPolicy": _Kind(
+        "s3",
+        "PutBucketPolicy",
+        "DeleteBucketPolicy Bucket",
+        "{Bucket}",
+        convert=lambda given: {"Bucket": given["Bucket"], "Policy": given["PolicyDocument"]},
+    ),
+}
+# moto finds only direct subclasses of CloudFormationModel, as long as somebody holds them.
+_CLASSES = [
+    type(name, (_Resource, CloudFormationModel), {"TYPE": name, "KIND": kind})
+    for name, kind in _KINDS.items()
+]
 
 
 _BUCKET_SETTINGS = {
@@ -1057,27 +908,32 @@ def _lifecycle_rule(rule: Values) -> dict[str, Any]:
 # Operations that moto lacks
 
 
-def _stored(backend: Any, kind: str) -> dict[str, dict[str, Any]]:
-    """Resources of one kind by name. They live and are reset with moto's own of that account and region."""
-    return backend.__dict__.setdefault(f"nitro_{kind}", {})
+class _Table(dict[str, dict[str, Any]]):
+    """ElastiCache's resources of one kind, by name."""
 
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
 
-def _store(backend: Any, kind: str, name: str, resource: dict[str, Any]) -> dict[str, Any]:
-    if name in _stored(backend, kind):
-        raise _fault(f"{kind}AlreadyExists", f"{kind} {name} already exists.")
-    return _stored(backend, kind).setdefault(name, resource)
+    def __missing__(self, name: str) -> Any:
+        raise self.fault("NotFound", f"{self._kind} {name} not found.")
 
+    def add(self, name: str, resource: dict[str, Any]) -> dict[str, Any]:
+        if name in self:
+            raise self.fault("AlreadyExists", f"{self._kind} {name} already exists.")
+        return self.setdefault(name, resource)
 
-def _lookup(backend: Any, kind: str, name: str) -> dict[str, Any]:
-    if name not in _stored(backend, kind):
-        raise _fault(f"{kind}NotFound", f"{kind} {name} not found.")
-    return _stored(backend, kind)[name]
+    def take(self, name: str) -> dict[str, Any]:
+        resource = self[name]
+        del self[name]
+        return resource
 
+    def found(self, name: str | None) -> list[dict[str, Any]]:
+        return [self[name]] if name else list(self.values())
 
-def _take(backend: Any, kind: str, name: str) -> dict[str, Any]:
-    resource = _lookup(backend, kind, name)
-    del _stored(backend, kind)[name]
-    return resource
+    def fault(self, words: str, message: str) -> ElastiCacheException:
+        error = ElastiCacheException(message)
+        error.code = f"{self._kind}{words}" + "Fault" * (self._kind == "ServerlessCache")
+        return error
 
 
 def _as_it_is(cache: Values) -> dict[str, Any]:
@@ -1089,95 +945,70 @@ def _as_it_is(cache: Values) -> dict[str, Any]:
     }
 
 
-def _listed(backend: Any, kind: str, name: str | None) -> list[dict[str, Any]]:
-    return [_lookup(backend, kind, name)] if name else list(_stored(backend, kind).values())
-
-
-def _fault(code: str, message: str) -> ElastiCacheException:
-    error = ElastiCacheException(message)
-    error.code = f"{code}Fault" if code.startswith("ServerlessCache") else code
-    return error
-
-
-def _arn(backend: Any, kind: str, name: str) -> str:
-    return f"arn:aws:elasticache:{backend.region_name}:{backend.account_id}:{kind}:{name}"
-
-
-def _tag(backend: Any, resource: Values, given: Values) -> None:
-    # moto lists tags only of the kinds it knows.
-    backend.arn_regex = _ELASTICACHE_ARN
-    backend.tagging_service.tag_resource(resource["ARN"], given.get("Tags", []))
-
-
 class _ElastiCacheOperations:
     """Serverless caches and user groups, each available at once."""
 
-    def create_serverless_cache(self) -> ActionResult:
+    def _table(self, kind: str) -> _Table:
+        """It lies in moto's backend of that account and region, and is reset with it."""
+        tables: dict[str, _Table] = vars(self.elasticache_backend).setdefault("nitro_tables", {})
+        return tables.setdefault(kind, _Table(kind))
+
+    def _added(self, kind: str, name: str, **more: Any) -> dict[str, Any]:
         backend, given = self.elasticache_backend, self._get_params()
+        # moto lists tags only of the kinds it knows.
+        backend.arn_regex = _ELASTICACHE_ARN
+        arn = (
+            f"arn:aws:elasticache:{backend.region_name}:{backend.account_id}:{kind.lower()}:{name}"
+        )
+        made = self._table(kind).add(name, {**_without(given, "Tags"), "ARN": arn, **more})
+        backend.tagging_service.tag_resource(arn, given.get("Tags", []))
+        return made
+
+    def create_serverless_cache(self) -> ActionResult:
+        given = self._get_params()
         name = given["ServerlessCacheName"]
         if "UserGroupId" in given:
-            _lookup(backend, "UserGroup", given["UserGroupId"])
+            self._table("UserGroup")[given["UserGroupId"]]
         host, _, port = os.environ.get(
             "MOTO_ELASTICACHE_ENDPOINT", f"{name}-moto00.serverless.use1.cache.amazonaws.com:6379"
         ).rpartition(":")
-        until_s, _ = _faults("creation").get(ServerlessCache.TYPE, (0.0, ""))
-        cache = _store(
-            backend,
+        until_s, _ = _faults().get(CACHE_TYPE, (0.0, ""))
+        cache = self._added(
             "ServerlessCache",
             name,
-            {
-                **_without(given, "Tags"),
-                "Status": "available",
-                "available_at_s": (_clock_s() or 0.0) + until_s,
-                "ARN": _arn(backend, "serverlesscache", name),
-                "FullEngineVersion": f"{given.get('MajorEngineVersion', '8')}.0",
-                "Endpoint": {"Address": host, "Port": int(port)},
-                "ReaderEndpoint": {"Address": host, "Port": int(port) + 1},
-            },
+            Status="available",
+            available_at_s=(_clock_s() or 0.0) + until_s,
+            FullEngineVersion=f"{given.get('MajorEngineVersion', '8')}.0",
+            Endpoint={"Address": host, "Port": int(port)},
+            ReaderEndpoint={"Address": host, "Port": int(port) + 1},
         )
-        _tag(backend, cache, given)
         return ActionResult({"ServerlessCache": _as_it_is(cache)})
 
     def describe_serverless_caches(self) -> ActionResult:
-        name = self._get_params().get("ServerlessCacheName")
-        found = _listed(self.elasticache_backend, "ServerlessCache", name)
+        found = self._table("ServerlessCache").found(self._get_params().get("ServerlessCacheName"))
         return ActionResult({"ServerlessCaches": [_as_it_is(cache) for cache in found]})
 
     def delete_serverless_cache(self) -> ActionResult:
-        name = self._get_params()["ServerlessCacheName"]
-        cache = _as_it_is(_lookup(self.elasticache_backend, "ServerlessCache", name))
-        if cache["Status"] == "creating":
-            raise _fault(
-                "InvalidServerlessCacheStateFault",
-                f"ServerlessCache {name} is not in a valid state.",
-            )
-        del _stored(self.elasticache_backend, "ServerlessCache")[name]
-        return ActionResult({"ServerlessCache": {**cache, "Status": "deleting"}})
+        caches, name = self._table("ServerlessCache"), self._get_params()["ServerlessCacheName"]
+        if _as_it_is(caches[name])["Status"] == "creating":
+            message = f"ServerlessCache {name} is not in a valid state."
+            error = caches.fault("State", message)
+            error.code = "InvalidServerlessCacheStateFault"
+            raise error
+        return ActionResult({"ServerlessCache": {**caches.take(name), "Status": "deleting"}})
 
     def create_user_group(self) -> ActionResult:
-        backend, given = self.elasticache_backend, self._get_params()
+        given = self._get_params()
         for user in given.get("UserIds", []):
-            backend.describe_users(user)
-        name = given["UserGroupId"]
-        group = _store(
-            backend,
-            "UserGroup",
-            name,
-            {
-                **_without(given, "Tags"),
-                "Status": "active",
-                "ARN": _arn(backend, "usergroup", name),
-            },
-        )
-        _tag(backend, group, given)
-        return ActionResult(group)
+            self.elasticache_backend.describe_users(user)
+        return ActionResult(self._added("UserGroup", given["UserGroupId"], Status="active"))
 
     def describe_user_groups(self) -> ActionResult:
-        name = self._get_params().get("UserGroupId")
-        return ActionResult({"UserGroups": _listed(self.elasticache_backend, "UserGroup", name)})
+        found = self._table("UserGroup").found(self._get_params().get("UserGroupId"))
+        return ActionResult({"UserGroups": found})
 
     def delete_user_group(self) -> ActionResult:
-        group = _take(self.elasticache_backend, "UserGroup", self._get_params()["UserGroupId"])
+        group = self._table("UserGroup").take(self._get_params()["UserGroupId"])
         return ActionResult({**group, "Status": "deleting"})
 
 
@@ -1192,87 +1023,107 @@ def _delete_user_for_good(self: ElastiCacheBackend, user_id: str) -> Any:
 
 
 class _LambdaOperations:
-    """Provisioned concurrency, which is ready at once, and the account's limits."""
+    """Provisioned concurrency, which is ready at once, the account's limits, and invocations elsewhere."""
 
-    def _provisioned(self) -> tuple[dict[str, int], str]:
-        """Returns the function's provisioned concurrency by qualifier, and the requested qualifier."""
-        function = self.backend.get_function(unquote(self.path.split("/")[3]))
-        return function.__dict__.setdefault("provisioned_concurrency", {}), self.querystring.get(
-            "Qualifier", [""]
-        )[0]
+    def _name(self) -> str:
+        words = unquote(self.path.split("/")[3]).split(":")
+        return words[words.index("function") + 1] if "function" in words else words[0]
+
+    def invoke(self) -> Any:
+        """Runs a function at MOTO_LAMBDA_ENDPOINT, if there is one with that name that may run."""
+        url = os.environ.get("MOTO_LAMBDA_ENDPOINT")
+        if not url:
+            return _own_invocation(self)
+        if self.backend.get_function(self._name()).reserved_concurrency in (0, "0"):
+            raise _lambda_error(429, "TooManyRequestsException", "Rate Exceeded.")
+        asked = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}
+        path = f"{url}{self.path}?{urlsplit(self.uri).query}"
+        body = self.body.encode() if isinstance(self.body, str) else self.body
+        done = requests.post(path, data=body, headers=asked)
+        answered = {name: done.headers[name] for name in _PASSED_ON if name in done.headers}
+        return done.status_code, answered, done.content
+
+    def put_function_concurrency(self) -> Any:
+        """Refuses to leave too little for functions without a reservation, which moto does not mind."""
+        wanted = int(self.json_body["ReservedConcurrentExecutions"])
+        quota, reserved = self._concurrency()
+        left = (
+            quota
+            - reserved
+            + int(self.backend.get_function(self._name()).reserved_concurrency or 0)
+        )
+        least = min(UNRESERVABLE_CONCURRENCY, quota)
+        if wanted and left - wanted < least:
+            raise _lambda_error(
+                400,
+                "InvalidParameterValueException",
+                "Specified ReservedConcurrentExecutions for function decreases account's "
+                f"UnreservedConcurrentExecution below its minimum value of [{least}].",
+            )
+        return _own_reservation(self)
+
+    def _alias(self) -> Any:
+        """Returns the alias that is asked about. It holds the number of its warm environments, while it has any."""
+        return self.backend.get_alias(self.querystring["Qualifier"][0], self._name())
 
     def put_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
-        provisioned, qualifier = self._provisioned()
-        function = unquote(self.path.split("/")[3])
-        if not qualifier.isdigit():
-            self.backend.get_alias(qualifier, function)
-        provisioned[qualifier] = self.json_body["ProvisionedConcurrentExecutions"]
-        return 202, {"status": 202}, json.dumps(_provisioned_answer(provisioned[qualifier]))
-
-    def get_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
-        provisioned, qualifier = self._provisioned()
-        if self.querystring.get("List") == ["ALL"]:
-            return self.list_provisioned_concurrency_configs()
-        if qualifier not in provisioned:
-            raise _no_provisioned_concurrency()
-        return 200, {}, json.dumps(_provisioned_answer(provisioned[qualifier]))
+        alias = self._alias()
+        alias.provisioned = self.json_body["ProvisionedConcurrentExecutions"]
+        return 202, {"status": 202}, json.dumps(_provisioned_answer(alias))
 
     def list_provisioned_concurrency_configs(self) -> tuple[int, dict[str, Any], str]:
-        provisioned, _ = self._provisioned()
-        arn = self.backend.get_function(unquote(self.path.split("/")[3])).function_arn
-        return (
-            200,
-            {},
-            json.dumps(
-                {
-                    "ProvisionedConcurrencyConfigs": [
-                        {"FunctionArn": f"{arn}:{qualifier}", **_provisioned_answer(count)}
-                        for qualifier, count in provisioned.items()
-                    ]
-                }
-            ),
-        )
+        aliases = [one for one in self.backend.list_aliases(self._name()) if _is_warm(one)]
+        listed = {"ProvisionedConcurrencyConfigs": [_provisioned_answer(one) for one in aliases]}
+        return 200, {}, json.dumps(listed)
+
+    def get_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
+        if self.querystring.get("List") == ["ALL"]:
+            return self.list_provisioned_concurrency_configs()
+        alias = self._alias()
+        if not _is_warm(alias):
+            raise _lambda_error(
+                404,
+                "ProvisionedConcurrencyConfigNotFoundException",
+                "No Provisioned Concurrency Config found for this function",
+            )
+        return 200, {}, json.dumps(_provisioned_answer(alias))
 
     def delete_provisioned_concurrency_config(self) -> tuple[int, dict[str, Any], str]:
-        provisioned, qualifier = self._provisioned()
-        provisioned.pop(qualifier, None)
+        vars(self._alias()).pop("provisioned", None)
         return 204, {"status": 204}, ""
 
-    def get_account_settings(self) -> tuple[int, dict[str, Any], str]:
-        quota = int(os.environ.get("MOTO_LAMBDA_CONCURRENCY_QUOTA", _CONCURRENCY_QUOTA))
-        functions = list(self.backend.list_functions())
+    def _concurrency(self) -> tuple[int, int]:
+        """Returns the account's quota, and how much of it is reserved."""
+        functions = self.backend.list_functions()
         reserved = sum(int(function.reserved_concurrency or 0) for function in functions)
-        return (
-            200,
-            {},
-            json.dumps(
-                {
-                    "AccountLimit": {
-                        "ConcurrentExecutions": quota,
-                        "UnreservedConcurrentExecutions": quota - reserved,
-                    },
-                    "AccountUsage": {"FunctionCount": len(functions)},
-                }
-            ),
-        )
+        return int(os.environ.get("MOTO_LAMBDA_CONCURRENCY_QUOTA", _CONCURRENCY_QUOTA)), reserved
+
+    def get_account_settings(self) -> tuple[int, dict[str, Any], str]:
+        quota, reserved = self._concurrency()
+        limits = {
+            "ConcurrentExecutions": quota,
+            "UnreservedConcurrentExecutions": quota - reserved,
+        }
+        return 200, {}, json.dumps({"AccountLimit": limits, "AccountUsage": {}})
 
 
-def _provisioned_answer(count: int) -> dict[str, Any]:
+def _is_warm(alias: Any) -> bool:
+    return hasattr(alias, "provisioned")
+
+
+def _provisioned_answer(alias: Any) -> dict[str, Any]:
+    kinds = ("Requested", "Available", "Allocated")
     return {
-        "RequestedProvisionedConcurrentExecutions": count,
-        "AvailableProvisionedConcurrentExecutions": count,
-        "AllocatedProvisionedConcurrentExecutions": count,
+        **{f"{kind}ProvisionedConcurrentExecutions": alias.provisioned for kind in kinds},
+        "FunctionArn": alias.arn,
         "Status": "READY",
         "LastModified": "2026-01-01T00:00:00+0000",
     }
 
 
-def _no_provisioned_concurrency() -> LambdaClientError:
-    error = LambdaClientError(
-        "ProvisionedConcurrencyConfigNotFoundException",
-        "No Provisioned Concurrency Config found for this function",
-    )
-    error.code = 404
+def _lambda_error(status: int, code: str, message: str) -> LambdaClientError:
+    error = LambdaClientError(code, message)
+    error.code = status
     return error
 
 
@@ -1350,15 +1201,14 @@ class _StackOperations:
         return EmptyResult()
 
 
-def _faults(name: str) -> Any:
-    """Returns the faults of that kind; empty if there are none."""
+def _faults() -> Any:
     path = Path(os.environ.get("MOTO_FAULTS", "/nowhere"))
-    return json.loads(path.read_text()).get(name, {}) if path.exists() else {}
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _create_resources(stack: Stack) -> None:
     """Works like moto. With a clock, it also waits for signals, and failing resources hold back their dependents."""
-    resources, faults = stack.template_dict["Resources"], _faults("creation")
+    resources, faults = stack.template_dict["Resources"], _faults()
     # Until creation begins, queries find nothing: moto would create whatever they ask about.
     stack.status, stack.resource_map._resource_json_map = "CREATE_IN_PROGRESS", {}
     refused = {
@@ -1463,9 +1313,8 @@ def _roll_back(stack: Stack, reason: str) -> None:
     stack.template_dict["Outputs"] = {}
     stack.output_map = stack._create_output_map()
     for one in stack.last_resources:
-        if isinstance(one, AutoScalingGroup | Alias) or (
-            isinstance(one, ServerlessCache) and not _is_in_creation(one)
-        ):
+        kind = one.cf_resource_type
+        if kind in _ENDED_FIRST or (kind == CACHE_TYPE and not _is_in_creation(one)):
             one.delete(stack.account_id, stack.region_name)
             for known in (stack.resource_map._parsed_resources, stack.template_dict["Resources"]):
                 del known[one.logical_resource_id]
@@ -1476,7 +1325,7 @@ def _set_status(stack: Stack, status: str, reason: str) -> None:
     stack._add_stack_event(status, reason)
 
 
-def _is_in_creation(cache: ServerlessCache) -> bool:
+def _is_in_creation(cache: _Resource) -> bool:
     found = _caller("elasticache", REGION)("DescribeServerlessCaches", {})["ServerlessCaches"]
     return any(
         one["ServerlessCacheName"] == cache.physical_resource_id and one["Status"] == "creating"
@@ -1541,31 +1390,22 @@ def _waits(stack: Stack) -> bool:
         return False
     if now_s < getattr(stack, "functions_at_s", 0.0):
         return True
-    if any(
-        isinstance(one, ServerlessCache) and _is_in_creation(one) for one in stack.stack_resources
-    ):
+    resources = stack.stack_resources
+    if any(one.cf_resource_type == CACHE_TYPE and _is_in_creation(one) for one in resources):
         return True
     if getattr(stack, "deleted_at_s", None) is None:
-        functions = [
-            _caller("lambda", REGION)(
-                "GetFunctionConfiguration", {"FunctionName": one.physical_resource_id}
-            )
-            for one in stack.stack_resources
-            if isinstance(one, Function) and _is_there(one)
-        ]
-        is_inside = any(one.get("VpcConfig", {}).get("SubnetIds") for one in functions)
-        stack.deleted_at_s = now_s + INTERFACES_DELETED_S if is_inside else now_s
-    return now_s < stack.deleted_at_s
-
-
-def _is_there(function: Function) -> bool:
-    try:
-        _caller("lambda", REGION)(
-            "GetFunctionConfiguration", {"FunctionName": function.physical_resource_id}
+        ids = {
+            one.physical_resource_id
+            for one in resources
+            if one.cf_resource_type == "AWS::Lambda::Function"
+        }
+        functions = _caller("lambda", REGION)("ListFunctions", {})["Functions"]
+        is_inside = any(
+            one["FunctionName"] in ids and one.get("VpcConfig", {}).get("SubnetIds")
+            for one in functions
         )
-    except ClientError:
-        return False
-    return True
+        stack.deleted_at_s = now_s + (INTERFACES_DELETED_S if is_inside else DELETION_S)
+    return now_s < stack.deleted_at_s
 
 
 def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[Stack]:
@@ -1598,10 +1438,11 @@ def _register() -> None:
         for name, method in vars(operations).items():
             if callable(method):
                 setattr(responses, name, method)
-    lambda_url_paths[
-        r"{0}/(?P<api_version>[^/]+)/functions/(?P<function_name>[\w_:%-]+)/provisioned-concurrency$"
-    ] = LambdaResponse.dispatch
-    lambda_url_paths[r"{0}/(?P<api_version>[^/]+)/account-settings/?$"] = LambdaResponse.dispatch
+    for path in (
+        r"functions/(?P<function_name>[\w_:%-]+)/provisioned-concurrency",
+        "account-settings",
+    ):
+        lambda_url_paths[rf"{{0}}/(?P<api_version>[^/]+)/{path}/?$"] = LambdaResponse.dispatch
     ElastiCacheBackend.delete_user = _delete_user_for_good
 
 
@@ -1769,6 +1610,7 @@ def _parse_template(template: str) -> dict[str, Any]:
 
 
 _own_parsing = Stack.parse_template
+_own_invocation, _own_reservation = LambdaResponse.invoke, LambdaResponse.put_function_concurrency
 _own_instance_type = FakeAutoScalingGroup.instance_type.fget
 _own_terminate = Instance.terminate
 formation.utcnow = lambda: _ClockTime.now(datetime.UTC).replace(tzinfo=None)

@@ -30,16 +30,16 @@ from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer, as
 from tests.simulators.aws.moto_types import (
     ACCOUNT,
     BOOTSTRAP_PARAMETER,
+    DELETION_S,
     EXECUTION_ROLE,
     deploy,
-    update,
 )
 from tests.simulators.rehearsal import (
     GUARD_DEATHS_VARIABLE,
     GUARD_FOLDER_VARIABLE,
 )
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
-from tests.simulators.rehearsal.functions import FunctionsApi, MeteredEndpoint
+from tests.simulators.rehearsal.functions import MeteredEndpoint
 
 RESULTS, NETWORK, GUARD = SHARED_STACKS = ("NitroResults", "NitroNetwork", "NitroGuard")
 RUN = "rehearsal"
@@ -49,6 +49,19 @@ DEPLOYER_POLICY = ROOT / "docs" / "reference" / "deployer_policy.json"
 EXECUTION_POLICIES = sorted(DEPLOYER_POLICY.parent.glob("execution_policy_*.json"))
 TRUST_NOBODY = '{"Version": "2012-10-17", "Statement": []}'
 _ADDRESS = "127.0.0.1"
+_DESCRIBED = {
+    "stacks": "cloudformation describe_stacks Stacks StackName",
+    "auto scaling groups": "autoscaling describe_auto_scaling_groups AutoScalingGroups AutoScalingGroupName",
+    "launch templates": "ec2 describe_launch_templates LaunchTemplates LaunchTemplateName",
+    "volumes": "ec2 describe_volumes Volumes VolumeId",
+    "network interfaces": "ec2 describe_network_interfaces NetworkInterfaces NetworkInterfaceId",
+    "caches": "elasticache describe_serverless_caches ServerlessCaches ServerlessCacheName",
+    "state machines": "stepfunctions list_state_machines stateMachines name",
+    "alarms": "cloudwatch describe_alarms MetricAlarms AlarmName",
+    "dashboards": "cloudwatch list_dashboards DashboardEntries DashboardName",
+    "buckets": "s3 list_buckets Buckets Name",
+}
+"""Service, operation, field of the answer, and name, by kind."""
 
 
 class RehearsalError(Exception):
@@ -145,13 +158,11 @@ class Deployment:
         stack: Its name.
         stack_id: Its id.
         tags: Its tags, including its limits.
-        deployed_at_s: By the rehearsal's clock.
     """
 
     stack: str
     stack_id: str
     tags: Mapping[str, str]
-    deployed_at_s: float
 
     @property
     def run(self) -> str:
@@ -179,7 +190,6 @@ class Account:
         clock: The clock of all processes of the account except moto, which uses wall-clock time.
         functions: Runs the functions.
         cache: The server behind each serverless cache.
-        api: Endpoint for AWS_ENDPOINT_URL_LAMBDA.
         images: Folders of pushed images; see `tests.simulators.docker`.
         variables: Environment variables with which programs reach the account.
         calls: Folder in which each role's requests to IAM and the answers are recorded.
@@ -196,7 +206,7 @@ class Account:
         self.clock = Clock(directory / "clock")
         self._prepared: set[str] = set()
         self._preparing = threading.Lock()
-        self._faults, self._endpoint = directory / "faults", directory / "endpoint"
+        self._faults = directory / "faults"
         self._moto_variables = moto_variables
         self._stack = ExitStack()
 
@@ -208,29 +218,22 @@ class Account:
         self.clock.start()
         with ExitStack() as stack:
             self.cache = stack.enter_context(ElastiCache(folder))
+            self.functions = stack.enter_context(MeteredEndpoint(self._prepare))
             self.moto = stack.enter_context(
                 MotoServer(
                     MOTO_ELASTICACHE_ENDPOINT=self.cache.endpoint,
                     MOTO_CLOCK=str(self.clock.path),
                     MOTO_FAULTS=str(self._faults),
-                    MOTO_LAMBDA_ENDPOINT=str(self._endpoint),
+                    MOTO_LAMBDA_ENDPOINT=self.functions.url,
                     **{DECISIONS_VARIABLE: str(self.calls)},
                     **self._moto_variables,
                 )
             )
-            self.functions = stack.enter_context(MeteredEndpoint())
-            self.api = stack.enter_context(
-                FunctionsApi(
-                    self.moto.client("lambda"), self.moto.url, self.functions.url, self._prepare
-                )
-            )
-            self._endpoint.write_text(self.api.url)
             self._add_execution_role()
             self.variables = {
                 **CREDENTIALS,
                 "AWS_REGION": REGION,
                 "AWS_ENDPOINT_URL": self.moto.url,
-                "AWS_ENDPOINT_URL_LAMBDA": self.api.url,
                 "SSL_CERT_FILE": str(self.cache.certificate),
                 PATH_VARIABLE: str(self.clock.path),
             }
@@ -254,7 +257,7 @@ class Account:
                 RoleName=EXECUTION_ROLE, PolicyName=path.stem, PolicyDocument=path.read_text()
             )
 
-    def set_faults(self, **faults: Any) -> None:
+    def set_faults(self, faults: Mapping[str, Any]) -> None:
         """Replaces all faults by these; see MOTO_FAULTS in `tests.simulators.aws.moto_types`."""
         self._faults.write_text(json.dumps(faults))
 
@@ -316,8 +319,12 @@ class Account:
         self._add_guard(assembly, guard_deaths)
         self._subscribe(outputs[GUARD]["ReportsTopic"])
 
-    def deploy(self, assembly: Path, name: str) -> Deployment:
-        """Deploys the experiment's own stack, up to the point where it waits."""
+    def deploy(self, assembly: Path, name: str, submit: Callable[..., Any] = deploy) -> Deployment:
+        """Deploys the experiment's own stack, up to the point where it waits.
+
+        Args:
+            submit: Creates or updates it; see `tests.simulators.aws.moto_types`.
+        """
         stack = f"Nitro-{name}"
         template = assembly / f"{stack}.template.json"
         for resource in json.loads(template.read_text())["Resources"].values():
@@ -325,36 +332,19 @@ class Account:
                 self.cache.add_user(
                     resource["Properties"]["UserName"], resource["Properties"]["AccessString"]
                 )
-        deployed_at_s = self.clock.now()
         # They may have changed.
         self._prepared -= {f"{stack}-{suffix}" for suffix in ("actor", "coordinator", "learner")}
-        deploy(self.client, template, stack)
+        submit(self.client, template, stack)
         found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
-        return Deployment(
-            stack,
-            found["StackId"],
-            {tag["Key"]: tag["Value"] for tag in found["Tags"]},
-            deployed_at_s,
-        )
-
-    def update(self, assembly: Path, name: str) -> tuple[Deployment, str]:
-        """Deploys a changed experiment's stack again; returns it with the status in which CloudFormation leaves it."""
-        stack = f"Nitro-{name}"
-        # The functions keep their names, and have new settings.
-        self._prepared -= {f"{stack}-{suffix}" for suffix in ("actor", "coordinator", "learner")}
-        status = update(self.client, assembly / f"{stack}.template.json", stack)
-        found = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"][0]
-        return Deployment(
-            stack,
-            found["StackId"],
-            {tag["Key"]: tag["Value"] for tag in found["Tags"]},
-            self.clock.now(),
-        ), status
+        tags = {tag["Key"]: tag["Value"] for tag in found["Tags"]}
+        return Deployment(stack, found["StackId"], tags)
 
     def remove_shared(self) -> None:
         """Deletes the shared stacks, as `make destroy-shared` does when nothing needs them any more."""
         for name in reversed(SHARED_STACKS):
             self.client("cloudformation").delete_stack(StackName=name)
+            self.clock.advance(DELETION_S)
+            self.stacks()
 
     def _add_guard(self, assembly: Path, deaths: Path | None) -> None:
         (asset,) = [
@@ -518,64 +508,37 @@ class Account:
 
     def inventory(self) -> dict[str, list[str]]:
         """Describes the resources that cost money or belong to an experiment, by kind. A list may be empty."""
-        functions = self.client("lambda")
-        names = [one["FunctionName"] for one in functions.list_functions()["Functions"]]
-        return {
-            kind: sorted(found)
-            for kind, found in {
-                "stacks": self._names("cloudformation", "describe_stacks", "Stacks", "StackName"),
-                "instances": [
-                    one["InstanceId"]
-                    for group in self.client("ec2").describe_instances()["Reservations"]
-                    for one in group["Instances"]
-                    if one["State"]["Name"] != "terminated"
-                ],
-                "auto scaling groups": self._names(
-                    "autoscaling",
-                    "describe_auto_scaling_groups",
-                    "AutoScalingGroups",
-                    "AutoScalingGroupName",
-                ),
-                "launch templates": self._names(
-                    "ec2", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateName"
-                ),
-                "volumes": self._names("ec2", "describe_volumes", "Volumes", "VolumeId"),
-                "network interfaces": self._names(
-                    "ec2", "describe_network_interfaces", "NetworkInterfaces", "NetworkInterfaceId"
-                ),
-                "functions": names,
-                "provisioned concurrency": [
-                    one["FunctionArn"]
-                    for name in names
-                    for one in functions.list_provisioned_concurrency_configs(FunctionName=name)[
-                        "ProvisionedConcurrencyConfigs"
-                    ]
-                ],
-                "caches": self._names(
-                    "elasticache",
-                    "describe_serverless_caches",
-                    "ServerlessCaches",
-                    "ServerlessCacheName",
-                ),
-                "state machines": self._names(
-                    "stepfunctions", "list_state_machines", "stateMachines", "name"
-                ),
-                # Others empty themselves.
-                "log groups without an end": [
-                    one["logGroupName"]
-                    for one in self.client("logs").describe_log_groups()["logGroups"]
-                    if "retentionInDays" not in one
-                ],
-                "alarms": self._names("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName"),
-                "dashboards": self._names(
-                    "cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName"
-                ),
-                "tables": list(self.client("dynamodb").list_tables()["TableNames"]),
-                "buckets": self._names("s3", "list_buckets", "Buckets", "Name"),
-            }.items()
+        functions, groups = self.client("lambda"), self.client("logs").describe_log_groups()
+        reservations = self.client("ec2").describe_instances()["Reservations"]
+        names = self._names("lambda list_functions Functions FunctionName")
+        found = {kind: self._names(words) for kind, words in _DESCRIBED.items()} | {
+            "instances": [
+                one["InstanceId"]
+                for group in reservations
+                for one in group["Instances"]
+                if one["State"]["Name"] != "terminated"
+            ],
+            "functions": names,
+            "provisioned concurrency": [
+                one["FunctionArn"]
+                for name in names
+                for one in functions.list_provisioned_concurrency_configs(FunctionName=name)[
+                    "ProvisionedConcurrencyConfigs"
+                ]
+            ],
+            # Others empty themselves.
+            "log groups without an end": [
+                one["logGroupName"] for one in groups["logGroups"] if "retentionInDays" not in one
+            ],
+            "tables": self.client("dynamodb").list_tables()["TableNames"],
         }
+        return {kind: sorted(names) for kind, names in found.items()}
 
-    def _names(self, service: str, operation: str, field: str, name: str) -> list[str]:
+    def stacks(self) -> list[str]:
+        return self._names(_DESCRIBED["stacks"])
+
+    def _names(self, words: str) -> list[str]:
+        service, operation, field, name = words.split()
         return [one[name] for one in getattr(self.client(service), operation)()[field]]
 
     def _resources(self, stack: str) -> list[dict[str, Any]]:

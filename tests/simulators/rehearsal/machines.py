@@ -364,7 +364,6 @@ class Machines:
 
     Attributes:
         all: Every instance so far, by id.
-        is_dead_on_arrival: Whether instances launched from now on ignore their user data.
     """
 
     def __init__(
@@ -381,7 +380,6 @@ class Machines:
         variables: Environment variables with which an instance's programs reach AWS. May change between launches.
         """
         self.all: dict[str, Machine] = {}
-        self.is_dead_on_arrival = False
         self.variables, self._session_of = dict(variables), session_of
         self._directory, self._moto, self._clock, self._tell = directory, moto, clock, tell
         self._stack = ExitStack()
@@ -439,14 +437,11 @@ class Machines:
         instance_id = instance["InstanceId"]
         self._tell(
             "instance",
-            f"{instance_id} ({instance['InstanceType']}) is launched"
-            + ("; its user data never run" if self.is_dead_on_arrival else ""),
+            f"{instance_id} ({instance['InstanceType']}) is launched",
             instance=instance_id,
             state="launched",
             instance_type=instance["InstanceType"],
         )
-        if self.is_dead_on_arrival:
-            return
         user_data = self._moto.client("ec2").describe_instance_attribute(
             InstanceId=instance_id, Attribute="userData"
         )["UserData"]["Value"]

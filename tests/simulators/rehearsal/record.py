@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runtime.aws.guard.teardown import GONE
 from runtime.aws.ledger import Entry
 from runtime.money.prices import HOURS_PER_MONTH, PRICES
 from tests.simulators.rehearsal.account import Account, Deployment
@@ -107,6 +108,7 @@ class Watch:
         self._account, self._record = account, record
         self._read: dict[tuple[Path, int], int] = {}
         self._known: dict[str, Any] = {}
+        self.problems: list[str] = []
         self.last_sign_s = 0.0
         """When a learner finished something last, on the wall."""
 
@@ -170,6 +172,10 @@ class Watch:
                 self._record.tell(
                     "teardown", f"{deployment.stack}: {step} done", usd=entry.spent_usd, step=step
                 )
+                if step == GONE and deployment.stack in self._account.stacks():
+                    self.problems.append(
+                        f"{deployment.stack} is gone for the guard, not for Describe"
+                    )
         return entry
 
     def guard(self, answer: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from runtime.aws.ledger import FINISHED, Entry
 from tests.helpers import ROOT
+from tests.simulators.aws.moto_types import update
 from tests.simulators.rehearsal.account import (
     DEPLOYER_POLICY,
     RUN,
@@ -52,9 +53,9 @@ detector: {{subset_size: 128, lanczos_steps: 6}}
 scaler: {{kind: nitro, actors_min: 2, actors_max: 6, window_rounds: 3, decay_factor: 0.99}}
 actor: {{fragment_steps: 256, timeout_s: 30, provisioned: {provisioned}}}
 learner: {{kind: {learner}, device: cpu, threads: 1, update_timeout_s: {update_s}{instance}}}
-fleet: {{kind: {fleet}, round_deadline_s: {deadline_s}}}
+fleet: {{round_deadline_s: {deadline_s}}}
 cache: {{kind: {cache}}}
-budget: {{usd: {usd}, lifetime_hours: {lifetime_hours}}}
+budget: {{usd: {usd}}}
 stop: {{max_rounds: {max_rounds}}}
 evaluation: {{every_rounds: 10, episodes: 1}}
 seed: 3
@@ -69,46 +70,24 @@ def experiment(
     usd: float = BUDGET_USD,
     max_rounds: int | None = None,
     provisioned: int = 2,
-    lifetime_hours: float = 24.0,
     instance_types: str = "g4dn.xlarge",
-    fleet: str = "auto",
     learner: str = "instance",
     update_s: int = 300,
     deadline_s: int = 600,
 ) -> str:
     """Returns the text of the rehearsed experiment file."""
-    instance = f", instance_types: [{instance_types}]" if learner in ("instance", "gmi") else ""
     text = EXPERIMENT.format(
         cache=cache,
         usd=usd,
         max_rounds="null" if max_rounds is None else max_rounds,
         provisioned=provisioned,
-        lifetime_hours=lifetime_hours,
-        instance=instance,
-        fleet=fleet,
+        instance=f", instance_types: [{instance_types}]" if learner == "instance" else "",
         learner=learner,
         update_s=update_s,
         deadline_s=deadline_s,
     )
-    if learner == "external":
-        # There is no training.
-        return text.replace(", device: cpu, threads: 1", "")
-    if learner != "gmi":
-        return text
-    # These instances use no settings of other actors, a cache or a detector.
-    kept = [
-        line
-        for line in text.splitlines()
-        if not line.startswith(("detector", "scaler", "cache", "actor"))
-    ]
-    return "\n".join(
-        [
-            *kept,
-            "scaler: {kind: fixed, actors_fixed: 4}",
-            "actor: {fragment_steps: 256, timeout_s: 30}",
-            "",
-        ]
-    )
+    # Without a learner here, there is no training.
+    return text.replace(", device: cpu, threads: 1", "") if learner == "external" else text
 
 
 @dataclass(frozen=True)
@@ -163,7 +142,6 @@ class Rehearsal:
         out: Path,
         *,
         rate: float = RATE,
-        step_s: float = STEP_S,
         round_s: float = 0.0,
         is_quiet: bool = False,
         deaths: bool = False,
@@ -173,19 +151,12 @@ class Rehearsal:
         name: The scenario's.
         out: Folder for ``rehearsal.json`` and the run's ``rounds.jsonl``.
         rate: Seconds of the clock per wall-clock second.
-        step_s: Pause between two steps, in wall-clock seconds.
         round_s: Seconds that the clock skips after each round. If there are any, it almost stands still while a machine
             works, so that the number of rounds in a budget does not depend on this machine's speed.
         deaths: Whether to kill the guard right after each kind of call that changes anything, once for each.
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
-        self.name, self.out, self._rate, self._step_s, self._round_s = (
-            name,
-            out,
-            rate,
-            step_s,
-            round_s,
-        )
+        self.name, self.out, self._rate, self._round_s = name, out, rate, round_s
         self._rounds_skipped = 0
         self._is_quiet, self._moto_variables = is_quiet, moto_variables
         self._stack = ExitStack()
@@ -264,8 +235,9 @@ class Rehearsal:
         self.account.clock.set_rate(1.0)
         self.record.tell("people", f"cdk deploy Nitro-{name}, again, for run {run}")
         assembly = self.account.synthesise(name, text, {"run": run})
-        self.deployments[name], status = self.account.update(assembly, name)
+        self.deployments[name] = self.account.deploy(assembly, name, update)
         self._next_tick_s = self.account.clock.now() + 60.0
+        status = self.status(name)
         self.record.tell("stack", f"Nitro-{name} is {status}")
         return status
 
@@ -421,7 +393,7 @@ class Rehearsal:
             rounds = sum(event["who"] == "actors" for event in self.record.events)
             clock.advance(self._round_s * (rounds - self._rounds_skipped))
             self._rounds_skipped = rounds
-        time.sleep(self._step_s)
+        time.sleep(STEP_S)
 
     def tick(self) -> dict[str, Any]:
         """Runs the guard at the wall clock's rate, because it takes no longer than in AWS."""
@@ -504,6 +476,8 @@ class Rehearsal:
             not below the lower bound.
         """
         names = names or tuple(self.deployments)
+        for problem in self._watch.problems:
+            self.check(False, problem)
         left = difference(self.account.inventory(), self._found_before)
         self.check(not left, f"left: {json.dumps(left)}")
         for role, one in denials(self.account.calls):

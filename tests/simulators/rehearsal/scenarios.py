@@ -19,7 +19,7 @@ from runtime.aws.ledger import FINISHED
 from runtime.times import LEG_S
 from stacks.deploy.first_deployment import EXPERIMENT
 from tests.helpers import ROOT
-from tests.simulators.aws.moto_types import ACCOUNT
+from tests.simulators.aws.moto_types import ACCOUNT, CACHE_TYPE
 from tests.simulators.rehearsal.account import RUN, RehearsalError, difference
 from tests.simulators.rehearsal.clock import SKEW_VARIABLE
 from tests.simulators.rehearsal.file import ROUNDS, play, read
@@ -62,8 +62,7 @@ def _be_behind(world: Rehearsal) -> None:
 
 
 def _hold_cache_up(world: Rehearsal) -> None:
-    kind = "AWS::ElastiCache::ServerlessCache"
-    world.account.set_faults(creation={kind: [3600.0, "the cache could not be made"]})
+    world.account.set_faults({CACHE_TYPE: [3600.0, "the cache could not be made"]})
     world.is_hurried = True
 
 
@@ -497,7 +496,7 @@ SCENARIOS = {
             **_WITHOUT_INSTANCE,
             "learner": "stellaris, learners: 3, function_timeout_s: 20",
             "update_s": 300,
-            "max_rounds": 5 * _ROUNDS,
+            "max_rounds": 3 * _ROUNDS,
         },
         (
             (1, "kill -9 of a learner function"),
@@ -505,7 +504,7 @@ SCENARIOS = {
             (1, "kill -9 of the coordinator"),
         ),
         stop_reason="max_rounds",
-        rounds=5 * _ROUNDS,
+        rounds=3 * _ROUNDS,
         found=("state machines", "functions"),
         instances=0,
     ),
