@@ -132,7 +132,7 @@ def measure(actors: int, cache_url: str) -> dict[str, float]:
 
 def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> int:
     """Returns the bytes that this number of trajectories takes in the cache if the learner takes none meanwhile."""
-    _, messages = prepared(actors)
+    messages = prepared(actors)
     empty = server.info("memory")["used_memory"]
     cache.expect(messages)
     for invocation_id, message in messages.items():
@@ -143,27 +143,18 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
     return int(stored - empty)
 
 
-def prepared(count: int) -> tuple[list[Any], dict[str, bytes]]:
-    """Returns actors, and their trajectories by invocation id."""
-    from runtime.fleet.actors import Actor, ActorSpec
-    from runtime.money.work import ACTOR, Work
-
+def prepared(count: int) -> dict[str, bytes]:
+    """Returns the trajectories of actors, by invocation id."""
     environment = make_environment(ENVIRONMENT_ID)
     fragment = roll_out(
         environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0
     )
-    spec = ActorSpec(
-        event=EVENT,
-        spaces=environment.spaces,
-        timeout_s=TIMEOUT_S,
-        weights_bytes=0,
-    )
-    actors = [Actor(f"r-{slot}", spec, Work(ACTOR, slot, 0), slot) for slot in range(count)]
-    return actors, {
-        actor.invocation_id: wire.encode(
-            fragment.kind, trajectory_fields(dict(actor.invocation.event), fragment)
+    names = [f"r-{slot}" for slot in range(count)]
+    return {
+        name: wire.encode(
+            fragment.kind, trajectory_fields({**EVENT, "invocation_id": name}, fragment)
         )
-        for actor in actors
+        for name in names
     }
 
 
@@ -174,39 +165,28 @@ def rounds(actors: int) -> dict[str, float]:
         return measure(actors, server.url)
 
 
-def draw(rows: list[dict[str, float]], path: str) -> None:
-    from benchmarks.drawing import panels
+TITLES = {
+    "collect_beyond_the_actors_s": "Collecting, seconds beyond the actors' own",
+    "learner_cpu_ms_per_trajectory": "Learner, CPU-ms per trajectory",
+    "cache_kib_if_none_were_taken": "Cache, KiB if none were taken",
+}
+
+
+def draw(rows: list[dict[str, float]], path: Path) -> None:
+    from benchmarks.drawing import panels, saved
 
     figure, axes = panels(3, (12, 3.6))
-    actors = [row["actors"] for row in rows]
-    for axis, name, title in zip(
-        axes,
-        (
-            "collect_beyond_the_actors_s",
-            "learner_cpu_ms_per_trajectory",
-            "cache_kib_if_none_were_taken",
-        ),
-        (
-            "Collecting, seconds beyond the actors' own",
-            "Learner, CPU-ms per trajectory",
-            "Cache, KiB if none were taken",
-        ),
-        strict=True,
-    ):
-        axis.plot(actors, [row[name] for row in rows], marker="o")
+    for axis, (name, title) in zip(axes, TITLES.items(), strict=True):
+        axis.plot([row["actors"] for row in rows], [row[name] for row in rows], marker="o")
         axis.set_xscale("log", base=2)
-        axis.set_xticks(actors, [str(one) for one in actors])
+        axis.set_xticks(ACTORS, list(map(str, ACTORS)))
+        axis.set_ylim(bottom=0)
         axis.set_xlabel("actors of a round")
         axis.set_title(title, fontsize=10)
-        axis.grid(alpha=0.3)
-        if name != "learner_cpu_ms_per_trajectory":
-            axis.set_yscale("log", base=10)
-        else:
-            axis.set_ylim(bottom=0)
-    figure.savefig(path, dpi=110)
+    saved(figure, path)
 
 
-def main(picture: str | None) -> None:
+def main(picture: Path | None) -> None:
     rows = [rounds(actors) for actors in ACTORS]
     print(
         json.dumps(
@@ -230,5 +210,7 @@ if __name__ == "__main__":
         parser = argparse.ArgumentParser(
             description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        parser.add_argument("picture", nargs="?", help="file of the picture (default: none)")
+        parser.add_argument(
+            "picture", nargs="?", type=Path, help="file of the picture (default: none)"
+        )
         main(parser.parse_args().picture)

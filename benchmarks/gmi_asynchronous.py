@@ -12,14 +12,13 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.provenance import ROOT, origin
+from benchmarks.seeds import NATIVE, run
 
 ROUNDS, LEFT_OUT = 60, 10
 COMMON = (
@@ -42,26 +41,12 @@ CONTENDERS = {
 
 def steps_per_s(changes: Sequence[str]) -> float:
     """Trains once. Returns the trained steps per second."""
+    options = [word for change in changes for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "runtime",
-                "train",
-                "experiments/hopper-fixed.yaml",
-                "--out",
-                f"{folder}/run",
-                *(word for change in changes for word in ("--set", change)),
-            ],
-            cwd=ROOT,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        rows = [
-            json.loads(line)
-            for line in Path(folder, "run", "rounds.jsonl").read_text().splitlines()
-        ][LEFT_OUT:]
+        out = Path(folder, "run")
+        run(ROOT, NATIVE, "train", "experiments/hopper-fixed.yaml", "--out", str(out), *options)
+        lines = (out / "rounds.jsonl").read_text().splitlines()[LEFT_OUT:]
+    rows = [json.loads(line) for line in lines]
     return float(sum(row["env_steps"] for row in rows) / sum(row["round_s"] for row in rows))
 
 

@@ -42,8 +42,9 @@ import numpy as np  # noqa: E402
 
 from lambda_actor import wire  # noqa: E402
 from lambda_actor.environments import make_environment  # noqa: E402
-from lambda_actor.policy import Policy, parameter_shapes  # noqa: E402
+from lambda_actor.policy import Policy  # noqa: E402
 from lambda_actor.spaces import Spaces  # noqa: E402
+from lambda_actor.trial import random_weights  # noqa: E402
 
 TURNS = 9
 STEPS = {"vectors": 256, "pixels": 128}
@@ -55,33 +56,10 @@ Turn = Callable[[int], float]
 
 
 def weights(spaces: Spaces, policy_version: int = 0) -> bytes:
-    """Returns an initial policy: outputs near 0, σ = 1."""
-    draw, network = np.random.default_rng(0), "conv" if spaces.is_pixels else "mlp"
-    shapes = parameter_shapes(spaces, network)
-    moments = 0 if spaces.is_pixels else spaces.observation_size
-    last = list(shapes)[-2]
-    return wire.encode(
-        wire.Kind.WEIGHTS,
-        {
-            "policy_version": np.array(policy_version, np.int64),
-            "network": wire.text_field(network),
-            "distribution": wire.text_field(spaces.distribution),
-            "log_std": np.zeros(spaces.action_size, np.float32),
-            "observation_mean": np.zeros(moments, np.float32),
-            "observation_std": np.ones(moments, np.float32),
-            "observation_clip": np.array(10.0, np.float32),
-            **{
-                name: (
-                    draw.normal(
-                        0.0, (0.01 if name == last else 1.0) / np.sqrt(np.prod(shape[1:])), shape
-                    )
-                    if len(shape) > 1
-                    else np.zeros(shape)
-                ).astype(np.float32)
-                for name, shape in shapes.items()
-            },
-        },
-    )
+    """Returns a full-size policy with random weights."""
+    fields = wire.decode(random_weights(spaces), wire.Kind.WEIGHTS)
+    version = {"policy_version": np.array(policy_version, np.int64)}
+    return wire.encode(wire.Kind.WEIGHTS, {**fields, **version})
 
 
 def steps_of(spaces: Spaces) -> int:

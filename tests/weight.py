@@ -22,7 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORD = "tests/rooms.txt"
 _NODES_PER_STATEMENT = 12.5
 _PRODUCT = ("app.py", "lambda_actor", "nitro_rl", "runtime", "stacks")
-_PYTHON, _LANGUAGES = (".py", ".ipynb"), (".sh", ".js", ".mjs", ".html", ".css", "Dockerfile")
+_PYTHON, _LANGUAGES = (
+    (".py", ".pyi", ".ipynb"),
+    (".sh", ".js", ".mjs", ".html", ".css", "Dockerfile"),
+)
 _DATA = (".json", ".safetensors")
 
 Record = dict[str, tuple[int, str]]
@@ -82,7 +85,7 @@ def _room(name: Path) -> str:
 
 def _code(path: Path) -> str:
     """Returns a file's Python code; of a notebook, the cells without lines for the shell."""
-    if path.suffix == ".py":
+    if path.suffix != ".ipynb":
         return path.read_text()
     cells = [
         cell["source"]

@@ -98,18 +98,13 @@ def estimates(summaries: Iterable[Mapping[str, Any]]) -> Estimates:
 def caution(seeds: int) -> str:
     """Warns about an interval over few seeds; empty if there are enough.
 
-    For up to four runs, the smallest run is the interquartile mean of more than 2.5 % of all resamples, so the interval
-    goes from the smallest to the largest value. It contains the median of all possible runs unless all values are on
-    one side of it.
+    For up to four runs, the interval goes from the smallest to the largest value, because the smallest run is the
+    interquartile mean of more than 2.5 % of all resamples. It misses the median of all possible runs more often than a
+    95 % interval should.
     """
     if not seeds:
         return "no seed is finished yet"
-    if seeds < 2:
-        return "one seed has no interval: nothing is known of how much another one would differ"
-    if seeds < FEW_SEEDS:
-        return (
-            f"{seeds} seeds say little: the interval is only from their smallest to their largest value, and "
-            f"misses the median of all runs that there could be {2.0 ** (1 - seeds):.1%} of the time instead of "
-            f"{1 - CONFIDENCE:.0%}; train {FEW_SEEDS} or more"
-        )
-    return ""
+    if seeds >= FEW_SEEDS:
+        return ""
+    say = "one seed says" if seeds == 1 else f"{seeds} seeds say"
+    return f"{say} little of how much others would differ; train {FEW_SEEDS} or more"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from lambda_actor.environments import MASK, ActorEnvironment, make_environment
 from lambda_actor.errors import SchemaError
-from lambda_actor.frames import apart, combined
 from lambda_actor.policy import Policy
 from runtime.errors import RunDirectoryError, one_line
 from runtime.experiment.schema import Experiment
@@ -161,8 +160,7 @@ class TrainedPolicy:
             observation: ``[…]`` of `observation_shape`, or a batch, ``[batch, …]``. Numbers are converted to float32;
                 pixels must be uint8. For spaces other than Box (Dict, Discrete, …), one observation in the
                 environment's form, or flattened by `gymnasium.spaces.flatten`, ``[O]`` or ``[batch, O]``. For a picture
-                with other observations, one observation in the environment's form, or a tuple of the picture, uint8
-                ``[C, H, W]``, and the rest flattened, float32 ``[V]``, or of a batch of each.
+                with other observations, one observation in the environment's form.
             deterministic: Whether to take the Gaussian's mean or the most probable action, as evaluations do. Otherwise
                 the action is sampled, as in training.
             action_mask: Allowed values of each choice, ``[M]`` of zeros and ones, or ``[batch, M]``, from the
@@ -198,28 +196,20 @@ class TrainedPolicy:
     def _inputs(self, observation: Any) -> tuple[list[Array], bool]:
         """Returns the network's input for each observation, and whether there was only one."""
         flat = self._environment.flattened(observation)
-        if not self._spaces.is_combined:
-            rows, is_single = self._rows(flat, self.observation_shape, self.observation_dtype)
-            return list(rows if self._spaces.is_pixels else rows.reshape(len(rows), -1)), is_single
-        parts = apart(flat, self._spaces) if flat is not observation else flat
-        if not isinstance(parts, tuple) or len(parts) != 2:
-            raise ValueError(
-                f"{self.environment_id}: expected one observation as the environment gives it, or a tuple of a "
-                f"picture and a vector of {self._spaces.vector_size} numbers, or of a batch of each; given "
-                f"{type(parts).__name__}"
-            )
-        pictures, is_single = self._rows(parts[0], self.observation_shape, self.observation_dtype)
-        vectors, _ = self._rows(parts[1], (self._spaces.vector_size,), np.dtype(np.float32))
-        if len(pictures) != len(vectors):
-            raise ValueError(
-                f"{self.environment_id}: {len(pictures)} pictures beside {len(vectors)} vectors"
-            )
-        return list(map(combined, pictures, vectors)), is_single
+        if self._spaces.is_combined:
+            if flat is observation:
+                raise ValueError(
+                    f"{self.environment_id}: expected one observation as the environment gives it; given "
+                    f"{type(observation).__name__}"
+                )
+            return [flat], True
+        rows, is_single = self._rows(flat)
+        return list(rows if self._spaces.is_pixels else rows.reshape(len(rows), -1)), is_single
 
-    def _rows(
-        self, observation: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> tuple[Array, bool]:
-        """Returns observations as a batch of this shape and type, and whether there was only one."""
+    def _rows(self, observation: Any) -> tuple[Array, bool]:
+        """Returns observations as a batch of the right shape and type, and whether there was only one."""
+        shape = self.observation_shape
+        dtype = self.observation_dtype
         array = np.asarray(observation)
         is_single = array.shape == shape
         is_fit = array.dtype == np.uint8 if dtype == np.uint8 else array.dtype.kind in "fiub"

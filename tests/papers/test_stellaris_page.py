@@ -81,21 +81,3 @@ def test_whoever_misses_the_target_costs_at_least_what_it_spent(
     assert (
         verdicts({page.FULL: ours, page.BASELINE: theirs}, {page.FULL: usd})[TO_TARGET] == verdict
     )
-
-
-def test_arms_are_compared_with_the_one_before_and_the_combination_at_equal_dollars() -> None:
-    one = found({"+bound": 350.0, page.BOTH: 400.0}, {page.NITRO: 0.005})
-    lines = page.steps_table({"hopper": page.by_arm(one)}).splitlines()
-    assert lines[3] == "| `sync-1024` to `async` | +0 [+0, +0] |"
-    assert lines[4] == "| `async` to `+bound` | +50 [+50, +50], **returns more** |"
-    assert lines[5].endswith(", **returns less** |")
-    # The cheapest has spent 20 cents at its end, when the others have made half of their rounds.
-    text = page.combined(one)
-    assert "Hopper, after 20.00 cents each" in text
-    assert (
-        "**The combination returns more than without either and with Stellaris' learners alone but less than with "
-        "Nitro's scaler alone**"
-    ) in text
-    assert "commit abc, today; [data]" in page.page(
-        {name: found({}, {}, name) for name in WORKLOADS}
-    )

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from runtime.show.estimates import caution, interquartile_mean, interval_estimate
+from runtime.show.estimates import interquartile_mean, interval_estimate
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,3 @@ def test_the_interval_is_that_of_all_resamples(values: list[float]) -> None:
 def test_without_runs_there_is_no_estimate_and_of_one_no_interval() -> None:
     assert list(interval_estimate([]).values()) == [0, None, None, None]
     assert list(interval_estimate([7.0]).values()) == [1, 7.0, None, None]
-
-
-@pytest.mark.parametrize(("seeds", "share"), [(2, "50.0%"), (3, "25.0%"), (4, "12.5%")])
-def test_what_is_said_about_few_seeds_is_true(seeds: int, share: str) -> None:
-    values = list(np.random.default_rng(seeds).normal(size=seeds))
-    estimate = interval_estimate(values)
-    assert (estimate["interval_low"], estimate["interval_high"]) == (min(values), max(values))
-    assert share in caution(seeds)
-    # The share of such experiments whose seeds are all on one side of the median.
-    many = np.random.default_rng(0).normal(size=(100_000, seeds))
-    missed = ((many > 0).all(axis=1) | (many < 0).all(axis=1)).mean()
-    assert f"{missed:.0%}" == f"{float(share.rstrip('%')) / 100:.0%}"
