@@ -44,13 +44,8 @@ class ExperimentStack(Stack):
         guard: GuardStack,
         disk_key: str | None = None,
     ) -> None:
-        # The guard finds the stack by these tags.
-        super().__init__(
-            scope,
-            construct_id,
-            description=f"Nitro: experiment {plan.name}, run {plan.run}",
-            tags=_tags(plan),
-        )
+        description = f"Nitro: experiment {plan.name}, run {plan.run}"
+        super().__init__(scope, construct_id, description=description)
         cache = actor = None
         if plan.experiment.has_elasticache:
             cache = CacheConstruct(self, plan=plan, network=network)
@@ -98,7 +93,7 @@ class ExperimentStack(Stack):
             replace(plan.needs, disk_key=disk_key or ""),
             lifetime_s=plan.lifetime_hours * 3600,
         )
-        # Tags on everything that takes them identify the experiment on the bill, and its leftovers.
+        # The guard finds the stack by these tags. They identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)
 

@@ -98,24 +98,15 @@ def add_tags(app: cdk.App, value: object) -> None:
             f"tags = {value!r} is not allowed: {wrong[0]!r}; allowed: KEY=VALUE,KEY=VALUE, with keys "
             "that do not begin with aws: or nitro:"
         )
-    keys = [word.partition("=")[0] for word in words]
-    if twice := [
-        key for place, key in enumerate(keys) if key.casefold() in map(str.casefold, keys[:place])
-    ]:
+    keys = {word.partition("=")[0].casefold() for word in words}
+    if len(keys) < len(words) or len(words) > _TAGS_MAX:
         raise ExperimentError(
-            f"tags = {value!r} is not allowed: {twice[0]!r} is in it twice; IAM does not "
-            "distinguish upper from lower case"
+            f"tags: {len(words)} tags with {len(keys)} keys, upper or lower case; allowed: each key once, and up to "
+            f"{_TAGS_MAX}, since AWS allows 50 with the project's own"
         )
-    if len(words) > _TAGS_MAX:
-        raise ExperimentError(
-            f"tags: {len(words)} tags; allowed: up to {_TAGS_MAX}, since AWS allows 50 with the "
-            "project's own"
-        )
-    for key, text in (word.split("=", 1) for word in words):
+    for word in words:
+        key, _, text = word.partition("=")
         cdk.Tags.of(app).add(key, text)
-        for child in app.node.children:
-            if isinstance(child, cdk.Stack):
-                child.tags.set_tag(key, text)
 
 
 def check_boundary(context: Callable[[str], Any]) -> None:

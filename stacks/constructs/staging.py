@@ -118,7 +118,8 @@ def _stage_package(package: str | None, folder: Path) -> None:
     """Fills ``folder`` so that ``pip install -r requirements.txt`` in it installs the user's environment.
 
     Raises:
-        ExperimentError: ``package`` is neither a Python project's folder nor a pinned requirement.
+        ExperimentError: ``package`` is neither a Python project's folder nor a pinned requirement, or has a link that
+            leads out of it.
     """
     folder.mkdir()
     requirement = ""
@@ -127,13 +128,8 @@ def _stage_package(package: str | None, folder: Path) -> None:
             raise ExperimentError(
                 f"environment.package = {package!r} is a folder without pyproject.toml or setup.py"
             )
-        try:
-            _check_links(Path(package), os.path.realpath(package))
-            shutil.copytree(package, folder / "source", ignore=_not_copied)
-        except (OSError, RecursionError) as error:
-            raise ExperimentError(
-                f"environment.package = {package!r} cannot be copied: {error}"
-            ) from None
+        _check_links(Path(package))
+        shutil.copytree(package, folder / "source", ignore=_LEFT_OUT, symlinks=True)
         requirement = "./source\n"
     elif package is not None:
         if not _REQUIREMENT.fullmatch(package):
@@ -145,37 +141,18 @@ def _stage_package(package: str | None, folder: Path) -> None:
     (folder / "requirements.txt").write_text(requirement)
 
 
-def _not_copied(folder: str, names: list[str]) -> set[str]:
-    """Returns names that are not uploaded, and broken links: copytree would look for their targets elsewhere."""
-    return {*_LEFT_OUT(folder, names)} | {
-        name for name in names if not os.path.exists(os.path.join(folder, name))
-    }
-
-
-def _check_links(folder: Path, package: str, *, is_linked: bool = False) -> None:
-    """Checks all links that a copy of a folder follows.
-
-    Args:
-        folder: The package's folder, or one in it.
-        package: The real path of the package's folder.
-        is_linked: Whether ``folder`` was reached by a link. If so, links to folders are refused: a few that lead to
-            each other, or to themselves, would be copied without end.
+def _check_links(package: Path) -> None:
+    """Checks that links, which are copied as they are, lead nowhere else there.
 
     Raises:
-        ExperimentError: A link is refused, or leads out of the package to files that were not meant for upload.
+        ExperimentError: One leads out of the package, to files that were not meant for upload.
     """
-    names = os.listdir(folder)
-    for name in sorted({*names} - _not_copied(str(folder), names)):
-        path = folder / name
-        if not Path(os.path.realpath(path)).is_relative_to(package):
-            raise ExperimentError(
-                f"environment.package: {path} leads out of the folder; allowed: links within it"
-            )
-        if not path.is_dir():
-            continue
-        if is_linked and path.is_symlink():
-            raise ExperimentError(
-                f"environment.package: {path} is a link to a folder, in a folder that is itself "
-                "reached by a link; allowed: links to files, and to folders without such links"
-            )
-        _check_links(path, package, is_linked=is_linked or path.is_symlink())
+    for folder, folders, files in os.walk(package):
+        left_out = _LEFT_OUT(folder, [*folders, *files])
+        folders[:] = [name for name in folders if name not in left_out]
+        for path in (Path(folder, name) for name in (*folders, *files) if name not in left_out):
+            is_inside = path.resolve().is_relative_to(package.resolve())
+            if path.is_symlink() and (path.readlink().is_absolute() or not is_inside):
+                raise ExperimentError(
+                    f"environment.package: {path} leads out of the folder; allowed: relative links within it"
+                )

@@ -26,12 +26,12 @@ NETWORK = {"vpc": "vpc-0123456789abcdef0", "subnets": ",".join(SUBNETS)}
         (
             "none",
             {"tags": "team=a,Team=b"},
-            "'Team' is in it twice; IAM does not distinguish upper from lower case",
+            "tags: 2 tags with 1 keys, upper or lower case; allowed: each key once",
         ),
         (
             "none",
             {"tags": ",".join(f"key{number}=x" for number in range(41))},
-            "41 tags; allowed: up to 40",
+            "tags: 41 tags with 41 keys",
         ),
         (
             "none",

@@ -101,20 +101,6 @@ def test_without_a_name_the_run_follows_from_what_it_computes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "region", ["us-east-1", "us-west-1", "eu-central-1", "sa-east-1", "ap-southeast-2"]
-)
-def test_prices_are_those_of_the_region_that_the_cdk_deploys_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, region: str
-) -> None:
-    monkeypatch.setenv("CDK_DEFAULT_REGION", region)
-    made = plan(tmp_path).prices
-    assert (made.region, made.request_usd) == (
-        region,
-        PRICES.request_usd * (1 if region == "us-east-1" else 2),
-    )
-
-
-@pytest.mark.parametrize(
     "region", ["us-east-1", "us-west-2", "eu-central-1", "ap-northeast-1", "us-west-1"]
 )
 @pytest.mark.parametrize("name", ["hopper", "nitro"])
@@ -123,7 +109,9 @@ def test_the_first_files_may_be_deployed_in_each_region(
 ) -> None:
     monkeypatch.setenv("CDK_DEFAULT_REGION", region)
     made = Plan.from_context({"experiment": str(ROOT / "experiments" / f"{name}.yaml")}.get)
+    dearer = 1 if region == "us-east-1" else 2
     assert made.prices.region == region
+    assert made.prices.request_usd == PRICES.request_usd * dearer
     assert made.estimate.tail_usd < made.experiment.budget.usd / 3
 
 
@@ -135,17 +123,6 @@ def test_without_a_region_prices_are_those_of_us_east_1(
             "CDK_DEFAULT_REGION", value
         ) if value is not None else monkeypatch.delenv("CDK_DEFAULT_REGION")
         assert plan(tmp_path).prices == PRICES
-
-
-def test_names(tmp_path: Path) -> None:
-    made = plan(tmp_path, name="Walker 2D", context={"run": "r1"})
-    assert (made.name, made.stack_name, made.prefix, made.cache_name) == (
-        "walker-2d",
-        "Nitro-walker-2d",
-        "walker-2d/r1/",
-        "nitro-walker-2d",
-    )
-    assert made.file == (tmp_path / "Walker 2D.yaml").read_bytes()
 
 
 def test_elasticache_names_are_short_lower_case_and_still_differ(tmp_path: Path) -> None:

@@ -22,46 +22,10 @@ from stacks.mail import checked_address
 from tests.stacks.conftest import Assembly, Synthesise, flat
 
 GUARD, NETWORK, RESULTS = "NitroGuard", "NitroNetwork", "NitroResults"
-IDLE = {
-    NETWORK: {
-        "AWS::EC2::VPC",
-        "AWS::EC2::Subnet",
-        "AWS::EC2::RouteTable",
-        "AWS::EC2::SubnetRouteTableAssociation",
-        "AWS::EC2::Route",
-        "AWS::EC2::InternetGateway",
-        "AWS::EC2::VPCGatewayAttachment",
-        "AWS::EC2::SecurityGroup",
-        "AWS::IAM::Role",
-    },
-    RESULTS: {"AWS::S3::Bucket", "AWS::S3::BucketPolicy"},
-    GUARD: {
-        "AWS::Lambda::Function",
-        "AWS::Lambda::Permission",
-        "AWS::Lambda::EventInvokeConfig",
-        "AWS::Events::Rule",
-        "AWS::DynamoDB::Table",
-        "AWS::SNS::Topic",
-        "AWS::SNS::TopicPolicy",
-        "AWS::CloudWatch::Alarm",
-        "AWS::CloudWatch::Dashboard",
-        "AWS::Logs::MetricFilter",
-        "AWS::Logs::LogGroup",
-        "AWS::IAM::Role",
-        VERSION_TYPE,
-    },
-}
-"""What docs/guides/cost.md adds up."""
 
 
 def only(made: Assembly, kind: str, stack: str = GUARD) -> dict[str, Any]:
     return made.only(f"AWS::{kind}", stack)
-
-
-def test_idle_they_cost_next_to_nothing(serverless: Assembly) -> None:
-    for stack, expected in IDLE.items():
-        found = {one["Type"] for one in serverless.template(stack)["Resources"].values()}
-        assert found == expected
 
 
 # The guard

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import redis
@@ -74,24 +73,6 @@ def use_everything(url: Callable[[str], str]) -> None:
             cache.stop("word")
             assert not actor.is_wanted("b")
         learner.remove_run()
-
-
-def test_everything_here_is_every_method() -> None:
-    source = Path(__file__).read_text()
-    # Learner functions need the cache of a self-managed cluster. Nothing that is deployed has rights to their methods.
-    methods = [
-        name
-        for name in vars(TrajectoryCache)
-        if not name.startswith("_")
-        and name != "close"
-        and not name.endswith(("_object", "_objects"))
-    ]
-    assert "submit" in methods
-    assert [
-        name
-        for name in methods
-        if not any(f"{who}.{name}(" in source for who in ("learner", "actor", "cache"))
-    ] == []
 
 
 def test_the_rights_are_enough(admin: redis.Redis, url: Callable[[str], str]) -> None:
@@ -183,11 +164,3 @@ def test_redis_6_understands_the_rights(rights: str) -> None:
         "key permissions came with Redis 7"
     )
     assert not REDIS_6.fullmatch(f"{rights} (~x +get)"), "selectors came with Redis 7"
-
-
-def test_no_right_is_a_class_of_commands_or_every_key() -> None:
-    for rights in RIGHTS.values():
-        assert rights.split()[0] == "on" and "-@all" in rights.split()
-        assert not any(
-            word.startswith(("+@", "&", ">", "nopass", "allkeys", "~*")) for word in rights.split()
-        )

@@ -9,21 +9,18 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import yaml
 
 from runtime.aws.learner.deployment import Deployment
 from runtime.experiment.instance_types import machine_image
-from runtime.experiment.loading import experiment_from_tree
+from runtime.experiment.loading import load_experiment
 from stacks.constructs.learner import BOOT_SCRIPT, user_data
 from stacks.plan import expected_cost
 from tests.stacks.conftest import (
-    ACTOR_USER,
     NAME,
     RUN,
     STACK,
     Assembly,
     Synthesise,
-    experiment_text,
     flat,
     variables,
 )
@@ -185,57 +182,11 @@ def test_it_is_told_exactly_what_it_reads(serverless: Assembly) -> None:
     found = {f"NITRO_{name.upper()}" for name in FOUND_ON_THE_INSTANCE}
     assert found < read
     assert {name for name in told if name.startswith("NITRO_")} == read - found
-    assert Deployment.from_environment({**told, **dict.fromkeys(found, "1")}).experiment == NAME
-
-
-@pytest.mark.parametrize(
-    ("kind", "url", "credential", "actors"),
-    [
-        (
-            "redis",
-            r"rediss://<{0}.Endpoint.Address>:<{0}.Endpoint.Port>",
-            f"elasticache-iam://nitro-{NAME}@nitro-{NAME}",
-            f"elasticache-iam://{ACTOR_USER}@nitro-{NAME}",
-        ),
-        ("none", "", "", ""),
-    ],
-)
-def test_it_is_told_where_things_are(
-    synthesise: Synthesise, kind: str, url: str, credential: str, actors: str
-) -> None:
-    made = synthesise(cache=kind)
-    cache = list(made.resources("AWS::ElastiCache::ServerlessCache"))
-    told = variables(made)
-    experiment = experiment_from_tree(yaml.safe_load(experiment_text(cache__kind=kind)), source="")
-    expected = expected_cost(experiment.resolved(is_deployed=True))
-    group = made.name("AWS::AutoScaling::AutoScalingGroup")
-    image = told.pop("BOOT_IMAGE")
-    tag = made.image_asset(of_learner=True)["directory"].removeprefix("asset.")
-    assert image.endswith(f"/cdk-hnb659fds-container-assets-<AWS::AccountId>-<AWS::Region>:{tag}")
-    assert told.pop("BOOT_LOG_GROUP").strip("<>") in made.resources("AWS::Logs::LogGroup")
-    assert told == {
-        "NITRO_EXPERIMENT": NAME,
-        "NITRO_RUN": RUN,
-        "NITRO_STACK": "<AWS::StackId>",
-        "NITRO_LEARNER_FUNCTION": "",
-        "NITRO_ACTOR_FUNCTION": f"<{made.name('AWS::Lambda::Function')}>",
-        "NITRO_PROVISIONED": "0",
-        "NITRO_CACHE_URL": url.format(*cache),
-        "NITRO_CACHE_CREDENTIAL": credential,
-        "NITRO_ACTOR_CREDENTIAL": actors,
-        "NITRO_RESULTS_BUCKET": "<NitroResults:ExportsOutputRefResults2557532808F30F70>",
-        "NITRO_RESULTS_PREFIX": f"{NAME}/{RUN}/",
-        "NITRO_LEARNER_GROUP": f"{STACK}-learner",
-        "NITRO_LEARNER_RESOURCE": group,
-        "NITRO_LEDGER_TABLE": made.exported("NitroGuard", "LedgerTable"),
-        "NITRO_TAIL_USD": f"{expected.tail_usd:.6f}",
-        "NITRO_FILES": f"s3://{made.learner_key()}",
-        "AWS_DEFAULT_REGION": "<AWS::Region>",
-        "BOOT_LAUNCHES_MAX": "3",
-        "BOOT_ENDS_AT": "<GuardCheck.EndsAt>",
-        "BOOT_GPUS": "",
-        "BOOT_LIMIT_S": "450",
-    }
+    deployment = Deployment.from_environment({**told, **dict.fromkeys(found, "1")})
+    assert (deployment.experiment, deployment.results_prefix) == (NAME, f"{NAME}/{RUN}/")
+    experiment = load_experiment(serverless.file).resolved(is_deployed=True)
+    assert told["NITRO_TAIL_USD"] == f"{expected_cost(experiment).tail_usd:.6f}"
+    assert told["NITRO_FILES"] == f"s3://{serverless.learner_key()}"
 
 
 def test_the_user_data_are_plain_and_short(serverless: Assembly) -> None:

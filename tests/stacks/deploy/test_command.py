@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -599,43 +598,3 @@ def test_the_region_that_is_set_is_bootstrapped(
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert cdk.main(["bootstrap"]) == 2
     assert capsys.readouterr().err.startswith("error: no region is set")
-
-
-@pytest.mark.parametrize(
-    ("target", "program"),
-    {
-        "synth": "-m stacks.deploy --synth-only 'my file.yaml' --run a",
-        "deploy": "-m stacks.deploy 'my file.yaml' --run a",
-        "destroy": "-m runtime stop 'my file.yaml' --run a",
-        "bootstrap": "-m stacks.deploy.cdk bootstrap -c 'experiment=my file.yaml' --run a",
-    }.items(),
-)
-def test_make_hands_the_experiment_on_as_one_word(target: str, program: str) -> None:
-    # Even if make itself runs the tests.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    done = subprocess.run(
-        ["make", "-n", target, "EXPERIMENT=my file.yaml", "ARGS=--run a"],
-        cwd=ROOT,
-        text=True,
-        env=environment,
-        capture_output=True,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1].replace('"', "'").endswith(program)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["--help"], 0, "[--mail ADDRESS | --no-mail]"),
-        ([], 2, "EXPERIMENT.yaml"),
-        (["a.yaml", "--synth-only", "--", "-v"], 2, "--synth-only"),
-    ],
-)
-def test_its_usage(
-    arguments: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        command.main(arguments)
-    printed = capsys.readouterr()
-    assert (text in printed.out + printed.err, end.value.code) == (True, code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,38 +76,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     decisions.write(found, tmp_path / "again.json")
     assert decisions.read(tmp_path / "again.json") == found
     assert (tmp_path / "again.json").read_text() == decisions.KNOWN.read_text()
-
-
-def test_names_that_aws_draws_do_not_make_a_decision_another(tmp_path: Path) -> None:
-    for number, drawn in enumerate(("0123456789abcdef0", "fedcba9876543210f")):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        policy = {
-            "Statement": [
-                {
-                    "Effect": "Allow",
-                    "Action": "*",
-                    "Resource": f"arn:aws:s3:::r12345678-{drawn[:12]}",
-                }
-            ]
-        }
-        (folder / "role.policies").write_text(json.dumps([policy]))
-        key = f"run/round_{number}/i-{drawn}/{uuid.uuid4().hex}-0"
-        (folder / "role").write_text(
-            json.dumps(
-                {
-                    "call": "s3 PutObject",
-                    "action": "s3:PutObject",
-                    "allowed": False,
-                    "context": {},
-                    "resource": f"arn:aws:s3:::r12345678-{drawn[:12]}/{key}",
-                }
-            )
-            + "\n"
-        )
-    first, second = (decisions.recorded(tmp_path / name) for name in "01")
-    assert first == second
-    assert next(iter(first)).resource == "arn:aws:s3:::r12345678-drawn/run/round_0/i-0/HEX-0"
 
 
 def test_people_may_do_what_they_did_in_rehearsals_with_the_policy_of_the_docs() -> None:
