@@ -41,7 +41,9 @@ def about(machine: Machine) -> dict[str, Any]:
     """Returns the head of a result, except for its origin."""
     return {
         "gpu": machine.gpus[0].name,
-        "gpu_memory_mib": machine.gpus[0].memory_mib,
+        "gpu_memory_mib": int(
+            ask("--query-gpu=memory.total", "--format=csv,noheader,nounits").split()[0]
+        ),
         "driver": ask("--query-gpu=driver_version", "--format=csv,noheader").split()[0],
         "cuda": torch.version.cuda,
         "torch": str(torch.__version__),

@@ -21,7 +21,6 @@ from runtime.gmi.devices import (
     check_memory,
     check_room,
     choose_backend,
-    choose_reduction,
     look,
     places,
 )
@@ -33,9 +32,9 @@ from runtime.gmi.fleet import (
 )
 from runtime.gmi.gmi_settings import GmiSettings
 from runtime.gmi.mps import MpsDaemon
+from runtime.gmi.sharing.channel import chunk_bytes
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
 from runtime.gmi.sharing.migrator import Migrator
-from runtime.gmi.sharing.plan import fragment_plan
 from runtime.learner import device_of
 from runtime.learner.functions.store import FolderStore
 
@@ -77,7 +76,7 @@ def open_instances(opening: Opening, store: str) -> Instances:
     worlds = _worlds(experiment, players) if experiment.environment.has_worlds else None
     machine = look(has_gpus=device_of(settings.device) != "cpu")
     backend, remark = choose_backend(machine, settings.backend, count)
-    reduction = choose_reduction(backend, settings.reduction)
+    reduction = settings.reduction
     variables: Mapping[str, str] = {}
     if backend == "mps":
         daemon = opening.stack.opened(lambda: MpsDaemon(opening.directory.path, machine.whole_gpus))
@@ -154,14 +153,16 @@ def _open_memory(opening: Opening) -> Migrator:
     awaited = min(experiment.algorithm.minibatch_steps, actors * steps)
     # Besides the trajectories that a step waits for, each actor may have one in the loop, one in flight, and the same
     # number given up or rejected.
-    plan = fragment_plan(opening.spaces, steps, math.ceil(awaited / steps) + 4 * actors)
+    chunks = math.ceil(awaited / steps) + 4 * actors
+    each = chunk_bytes(opening.spaces, steps)
+    size_mib = each * chunks / 2**20
     key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
-    check_memory(key, plan.size)
+    check_memory(key, size_mib, "fewer or shorter fragments")
     try:
-        return opening.stack.opened(lambda: Migrator(plan))
+        return opening.stack.opened(lambda: Migrator(each, chunks))
     except OSError as error:
         raise ExperimentError(
-            f"{key} share {plan.size / 2**20:,.0f} MiB of memory, which the system refuses: {error}; "
+            f"{key} share {size_mib:,.0f} MiB of memory, which the system refuses: {error}; "
             "allowed: fewer or shorter fragments, or a larger ulimit -f"
         ) from None
 

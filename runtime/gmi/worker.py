@@ -11,7 +11,7 @@ instances share.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,8 +28,7 @@ from lambda_actor.output import limited_output
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode
 from runtime.errors import RunError
-from runtime.gmi.sharing.chunks import Batcher, Dispenser
-from runtime.gmi.sharing.plan import ChunkPlan, plan_of
+from runtime.gmi.sharing.channel import Channel
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
 
@@ -47,7 +46,7 @@ class Instance:
         self.kept: dict[str, dict[str, np.ndarray]] = {}
         self.policy: Policy | None = None
         self._trainer: Any = None
-        self._memory: Dispenser | Batcher | None = None
+        self._channel: Channel | None = None
         self._is_placed = False
 
     def begin(self, event: Mapping[str, Any]) -> None:
@@ -60,9 +59,9 @@ class Instance:
             # Some sandboxes refuse this. Then the system chooses the cores.
             with suppress(OSError):
                 os.sched_setaffinity(0, event["cores"])
-        if "memory" in event:
+        if "channel" in event:
             # Otherwise a program started by the environment would also keep it open.
-            os.set_inheritable(event["memory"], False)
+            os.set_inheritable(event["channel"]["descriptor"], False)
         self._is_placed = True
 
     def trainer(self, event: Mapping[str, Any]) -> Any:
@@ -73,13 +72,11 @@ class Instance:
             self._trainer = Trainer(open_store(event["store"]), event["token"])
         return self._trainer
 
-    def memory(
-        self, event: Mapping[str, Any], end: Callable[[int, ChunkPlan], Dispenser | Batcher]
-    ) -> Any:
+    def channel(self, event: Mapping[str, Any]) -> Channel:
         """Returns this instance's access to the shared memory."""
-        if self._memory is None:
-            self._memory = end(event["memory"], plan_of(event["plan"]))
-        return self._memory
+        if self._channel is None:
+            self._channel = Channel(**event["channel"])
+        return self._channel
 
     def play(self, events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | Exception]:
         """Plays these slots, and keeps their trajectories or writes them where all instances can read them."""
@@ -98,7 +95,7 @@ class Instance:
         if self.policy is not None and self.policy.policy_version == version:
             return
         self.kept.clear()
-        if "memory" not in event:
+        if "channel" not in event:
             self.policy = Policy.from_bytes(self.trainer(event).weights(version))
         elif (
             found := open_store(event["store"]).get(object_name(event["token"], "weights", version))
@@ -121,8 +118,9 @@ class Instance:
                 answers.append(fragment)
                 continue
             fields = trajectory_fields(event, fragment) | {"steps": np.array(len(fragment.rewards))}
-            if "memory" in event:
-                self.memory(event, Dispenser).write(event["chunk"], fields)
+            if "channel" in event:
+                written = {name: fields[name] for name in fields if name != "open_episode"}
+                self.channel(event).write(event["chunk"], written)
             else:
                 self.kept[event["invocation_id"]] = fields
             answers.append(
@@ -150,10 +148,8 @@ class Instance:
                 "invocation_id": event["invocation_id"],
                 **self.trainer(event).play_and_train(event),
             }
-        if "memory" in event:
-            trajectories = [
-                self.memory(event, Batcher).take(one["chunk"]) for one in event["slots"]
-            ]
+        if "channel" in event:
+            trajectories = [self.channel(event).read(one["chunk"]) for one in event["slots"]]
         else:
             trajectories = self._played_once_more(event)
         lengths = [event["lengths"][column] for column in event["columns"]]
@@ -162,7 +158,7 @@ class Instance:
                 f"trajectories have {steps} steps instead of {lengths}"
                 + (
                     ""
-                    if "memory" in event
+                    if "channel" in event
                     else "; those that were played again: the environment is not deterministic"
                 )
             )

@@ -47,7 +47,7 @@ HEAD = {
 POINTS: list[Point] = [
     {"task": task, "turn": turn} for turn in range(2) for task in ("Ant", "Humanoid")
 ]
-WITH_GPU = Machine((0, 1), parse_gpus(H100.rows, H100.listing), has_mps=True)
+WITH_GPU = Machine((0, 1), parse_gpus(H100), has_mps=True)
 
 
 # Output of nvidia-smi

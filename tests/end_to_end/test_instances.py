@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import signal
 import subprocess
 import time
@@ -39,8 +38,6 @@ evaluation: {every_rounds: 2, episodes: 1}
 seed: 3
 """
 INSTANCES = overrides(learner__kind="gmi", learner__instances=2, learner__reduction="mpr")
-FILES = {2: 44, 4: 48}
-"""Open files per number of instances: these are enough, and one fewer is refused."""
 FIGURES = (
     "policy_loss",
     "value_loss",
@@ -65,15 +62,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def instances_of(process: subprocess.Popen[str]) -> list[int]:
     """Returns the process ids of the instances."""
     return [pid for pid in descendants(process.pid) if b"runtime.gmi.worker" in command_line(pid)]
-
-
-def start_limited(file: Path, out: Path, instances: int, *arguments: str) -> subprocess.Popen[str]:
-    """Starts a run whose trainer has no more open files than the required minimum."""
-    process = start(file, out, *arguments)
-    # From the first instance on: the helper of `tests.warm`, forked before, has more.
-    wait_for(lambda: instances_of(process), "an instance")
-    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (FILES[instances],) * 2)
-    return process
 
 
 def has_ended(process: subprocess.Popen[str]) -> bool:
@@ -135,7 +123,7 @@ def test_instances_train_as_one_process_does_whoever_is_killed(
             assert found[key] == (
                 None if expected[key] is None else pytest.approx(expected[key], rel=1e-3, abs=1e-5)
             ), key
-    process = start_limited(file, out, instances, *settings, *layout)
+    process = start(file, out, *settings, *layout)
     kill_in_rounds(process, out, random.Random(0))
     assert trainers < instances or events(out, "instance_replaced")
     resumed = train(file, out, *settings, *layout, "--resume")
@@ -151,7 +139,7 @@ def test_neither_waits_for_the_other(file: Path, tmp_path: Path) -> None:
     """In asynchronous rounds, each step is counted once, whichever process is killed."""
     out, began_s = tmp_path / "run", time.monotonic()
     settings = overrides(algorithm__rounds="asynchronous", stop__max_rounds=18)
-    process = start_limited(file, out, 4, *OFF_POLICY, *SHARING, *settings)
+    process = start(file, out, *OFF_POLICY, *SHARING, *settings)
     for count in (1, 6, 12):
         wait_for(
             lambda count=count: finished_rounds(out) >= count or has_ended(process),
@@ -180,7 +168,7 @@ def test_more_shared_memory_than_there_is_is_refused(file: Path, tmp_path: Path)
     )
     refused = train(file, tmp_path / "run", *OFF_POLICY, *SHARING, *sizes)
     assert refused.returncode == 2
-    assert "fragment_steps = 1000000 share " in refused.stderr
+    assert "fragment_steps = 1000000: needs " in refused.stderr
     assert "allowed: fewer or shorter fragments" in refused.stderr
 
 

@@ -19,7 +19,7 @@ from runtime.gmi.mps import MpsDaemon, MpsError
 from tests.gmi import mps_control, nvidia_smi
 from tests.helpers import ROOT, is_alive, wait_for
 
-GPUS = parse_gpus(nvidia_smi.A10G_4.rows, nvidia_smi.A10G_4.listing)
+GPUS = parse_gpus(nvidia_smi.A10G_4)
 
 
 @pytest.fixture

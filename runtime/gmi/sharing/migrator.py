@@ -8,7 +8,6 @@ from typing import Any
 
 from runtime.errors import RunError
 from runtime.gmi.shared_memory import anonymous_file
-from runtime.gmi.sharing.plan import ChunkPlan
 
 
 class Migrator:
@@ -18,21 +17,28 @@ class Migrator:
 
     Attributes:
         descriptor: Descriptor of the memory. Processes that share it inherit it.
-        memory: Fields about the memory for events: its descriptor and the plan of its chunks.
+        memory: Fields about the memory for events: see `runtime.gmi.sharing.channel.Channel`.
     """
 
-    def __init__(self, plan: ChunkPlan) -> None:
+    def __init__(self, chunk_bytes: int, chunks: int) -> None:
         """Makes the memory.
 
         Args:
-            plan: The same in all instances.
+            chunk_bytes: Bytes of a chunk.
+            chunks: Number of chunks.
 
         Raises:
             OSError: The memory cannot be made.
         """
-        self.descriptor = anonymous_file(plan.size)
-        self.memory: Mapping[str, Any] = {"memory": self.descriptor, "plan": plan.values()}
-        self._free = list(range(plan.chunks))
+        self.descriptor = anonymous_file(chunk_bytes * chunks)
+        self.memory: Mapping[str, Any] = {
+            "channel": {
+                "descriptor": self.descriptor,
+                "chunk_bytes": chunk_bytes,
+                "chunks": chunks,
+            }
+        }
+        self._free = list(range(chunks))
         self._chunks: dict[str, int] = {}
         self._given: set[str] = set()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import random
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,9 @@ from runtime.fleet.interfaces import Invocation
 from runtime.fleet.processes import Child
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import INSTANCE_HANDLER
-from runtime.gmi.sharing.chunks import Batcher, Dispenser, SharingError
+from runtime.gmi.sharing.channel import Channel, chunk_bytes
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
 from runtime.gmi.sharing.migrator import Migrator, routes
-from runtime.gmi.sharing.plan import ChunkPlan, Field, fragment_plan, plan_of
 from runtime.gmi.worker import Instance
 from runtime.learner.batch import assemble_batch
 from runtime.learner.functions.store import FolderStore, object_name
@@ -35,14 +33,8 @@ from tests.environments import EPISODE_STEPS, Pictures, StatefulCounter
 from tests.gmi.test_updater import Machine
 from tests.helpers import PATIENCE_S
 
-FIELDS = {
-    "terminated": Field("bool", (), 5),
-    "version": Field("int64"),
-    "actions": Field("float32", (3,), 5),
-    "shape": Field("int64", (4,)),
-}
 CHUNKS, STEPS, BYTES_MAX = 7, 24, 100
-PLAN = ChunkPlan(FIELDS, CHUNKS)
+CHUNK_BYTES = 1000
 
 
 class Spy(StatefulCounter):
@@ -68,63 +60,41 @@ class Hasty(Pictures):
 
 @pytest.fixture
 def migrator() -> Iterator[Migrator]:
-    with closing(Migrator(PLAN)) as made:
+    with closing(Migrator(CHUNK_BYTES, CHUNKS)) as made:
         yield made
 
 
-def values(seed: int, rows: int) -> dict[str, np.ndarray]:
-    draw = np.random.default_rng(seed)
-    return {
-        "terminated": draw.random(rows) < 0.5,
-        "version": np.array(seed),
-        "shape": draw.integers(99, size=4),
-        "actions": draw.random((rows, 3), np.float32),
-        "truncated": np.zeros(rows, np.bool_),
-    }
-
-
-def ends(migrator: Migrator, plan: ChunkPlan) -> tuple[Dispenser, Batcher]:
-    return Dispenser(migrator.descriptor, plan), Batcher(migrator.descriptor, plan)
-
-
-# Locations
-
-
-def test_no_two_values_share_a_byte_and_all_are_aligned() -> None:
-    memory = mmap.mmap(-1, PLAN.size)
-    start = np.frombuffer(memory, np.uint8).ctypes.data
-    places = []
-    for channel in PLAN.channels(memory).values():
-        assert channel.flags.aligned
-        assert channel.ctypes.data % 64 == 0
-        places += [
-            (one.ctypes.data, one.ctypes.data + one.nbytes) for one in np.split(channel, CHUNKS)
-        ]
-    places.sort()
-    assert len(places) == CHUNKS * (len(FIELDS) + 2), "two fields have rows, which are counted"
-    assert start <= places[0][0] and places[-1][1] <= start + PLAN.size
-    assert all(
-        end <= next_start for (_, end), (next_start, _) in zip(places, places[1:], strict=False)
-    )
+def channel_of(migrator: Migrator) -> Channel:
+    return Channel(**json.loads(json.dumps(migrator.memory["channel"])))
 
 
 # Data come out unchanged
 
 
-def test_chunks_hold_what_was_written_last() -> None:
-    with closing(Migrator(PLAN)) as migrator:
-        dispenser, batcher = ends(migrator, PLAN)
-        assert [len(batcher.take(0)[name]) for name in ("terminated", "actions")] == [0, 0]
-        last = {}
-        for seed in range(60):
-            chunk = seed * 5 % CHUNKS
-            last[chunk] = values(seed, seed % 6)
-            dispenser.write(chunk, last[chunk])
-            for other, wanted in last.items():
-                found = batcher.take(other)
-                assert found.keys() == FIELDS.keys()
-                assert all(np.array_equal(found[name], wanted[name]) for name in FIELDS)
-        assert not any(value.flags.writeable for value in batcher.take(0).values())
+def test_chunks_hold_what_was_written_last(migrator: Migrator) -> None:
+    player, trainer = channel_of(migrator), channel_of(migrator)
+    last = {}
+    for seed in range(60):
+        draw = np.random.default_rng(seed)
+        chunk, rows = seed * 5 % CHUNKS, seed % 6
+        last[chunk] = {"version": np.array(seed), "actions": draw.random((rows, 3), np.float32)}
+        last[chunk]["terminated"] = draw.random(rows) < 0.5
+        player.write(chunk, last[chunk])
+        for other, wanted in last.items():
+            found = trainer.read(other)
+            assert found.keys() == wanted.keys()
+            for name, array in wanted.items():
+                assert (found[name].dtype, found[name].tobytes()) == (array.dtype, array.tobytes())
+
+
+def test_what_does_not_fit_and_what_is_not_there_are_refused(migrator: Migrator) -> None:
+    channel = channel_of(migrator)
+    with pytest.raises(RunError, match="chunk 1 holds no fragment"):
+        channel.read(1)
+    with pytest.raises(RunError, match="a fragment has .* bytes, and a chunk 1000"):
+        channel.write(0, {"rewards": np.zeros(CHUNK_BYTES // 8)})
+    with pytest.raises(RunError, match="chunk 0 holds no fragment"):
+        channel.read(0)
 
 
 @pytest.mark.parametrize(
@@ -153,13 +123,11 @@ def test_fragments_become_the_very_batch(name: str, options: dict[str, Any]) -> 
         for seed in range(4)
     ]
     assert {len(one["rewards"]) < STEPS for one in fields} == {False, True}, "some have fewer steps"
-    planned = fragment_plan(environment.spaces, STEPS, 3)
-    planned = plan_of(json.loads(json.dumps(planned.values())))
-    with closing(Migrator(planned)) as migrator:
-        dispenser, batcher = ends(migrator, planned)
+    with closing(Migrator(chunk_bytes(environment.spaces, STEPS), 3)) as migrator:
+        channel = channel_of(migrator)
         for chunk, one in zip((2, 0, 1, 2), fields, strict=True):
-            dispenser.write(chunk, one)
-        found = assemble_batch([batcher.take(chunk) for chunk in (1, 2, 0)], environment.spaces)
+            channel.write(chunk, one)
+        found = assemble_batch([channel.read(chunk) for chunk in (1, 2, 0)], environment.spaces)
     wanted = assemble_batch([fields[seed] for seed in (2, 3, 1)], environment.spaces)
     for part, array in vars(wanted).items():
         same = vars(found)[part]
@@ -185,47 +153,11 @@ def test_there_is_room_for_the_most_frames() -> None:
     fields = roll_out(
         environment, policy, fragment_steps=STEPS, seed=0, round_index=1, slot=0, open_episode=left
     ).fields() | {"policy_version": np.array(0)}
-    planned = fragment_plan(environment.spaces, STEPS, 1)
     assert fields["frames_shape"][0] == 2 * STEPS + 2
-    with closing(Migrator(planned)) as migrator:
-        dispenser, batcher = ends(migrator, planned)
-        dispenser.write(0, fields)
-        assert np.array_equal(batcher.take(0)["frames"], fields["frames"])
-
-
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"terminated": None}, r"terminated: nothing; the plan says bool\[0 to 5\]"),
-        (
-            {"actions": np.zeros((2, 3))},
-            r"actions: float64\[2, 3\]; the plan says float32\[0 to 5, 3\]",
-        ),
-        ({"actions": np.zeros((2, 4), np.float32)}, r"actions: float32\[2, 4\]"),
-        ({"actions": np.zeros((6, 3), np.float32)}, r"actions: float32\[6, 3\]"),
-        ({"shape": np.zeros(3, np.int64)}, r"shape: int64\[3\]; the plan says int64\[4\]"),
-    ],
-)
-def test_what_the_plan_does_not_say_is_refused(
-    migrator: Migrator, change: dict[str, Any], told: str
-) -> None:
-    fields = {name: value for name, value in (values(1, 2) | change).items() if value is not None}
-    with pytest.raises(SharingError, match=told):
-        Dispenser(migrator.descriptor, PLAN).write(0, fields)
-
-
-@pytest.mark.parametrize("rows", [-1, 6])
-def test_counts_that_cannot_be_are_refused(rows: int) -> None:
-    with closing(Migrator(PLAN)) as migrator:
-        dispenser, batcher = ends(migrator, PLAN)
-        dispenser.write(0, values(1, 5))
-        PLAN.channels(mmap.mmap(migrator.descriptor, PLAN.size))["actions:rows"][1] = rows
-        assert len(batcher.take(0)["actions"]) == 5
-        with pytest.raises(SharingError, match=f"actions: {rows} rows; the plan says 0 to 5"):
-            batcher.take(1)
+    with closing(Migrator(chunk_bytes(environment.spaces, STEPS), 1)) as migrator:
+        channel = channel_of(migrator)
+        channel.write(0, fields)
+        assert np.array_equal(channel.read(0)["frames"], fields["frames"])
 
 
 # Owners of chunks
@@ -273,7 +205,7 @@ def test_nothing_leaks_and_nothing_is_written_over_whatever_becomes_of_actors(
 ) -> None:
     told = dict.fromkeys(("fine", "late"), to_text(bytes(BYTES_MAX)))
     drawn, held = random.Random(0), dict[str, int]()
-    with closing(Migrator(ChunkPlan(FIELDS, 12))) as migrator:
+    with closing(Migrator(CHUNK_BYTES, 12)) as migrator:
         machine, serving, training = fleets(tmp_path, migrator, [0, 1], [1, 0])
         for number in range(300):
             fates = {
@@ -349,7 +281,7 @@ def test_trainers_take_what_is_near_or_else_what_is_left(
 # An instance
 
 
-def event(folder: Path, migrator: Migrator, planned: ChunkPlan, **changes: Any) -> dict[str, Any]:
+def event(folder: Path, migrator: Migrator, **changes: Any) -> dict[str, Any]:
     text = dict.fromkeys(
         ("run_id", "cache_url", "cache_credential", "stop_digest", "episode_id", "episode"), ""
     )
@@ -371,7 +303,6 @@ def event(folder: Path, migrator: Migrator, planned: ChunkPlan, **changes: Any) 
         "cores": [],
         "variables": {},
         **migrator.memory,
-        "plan": planned.values(),
         "chunk": 1,
         "worlds": 0,
         "environment_options": {"kwargs": {"descriptor": migrator.descriptor}},
@@ -383,40 +314,40 @@ def test_another_process_writes_what_this_one_reads_and_what_it_starts_cannot(
     tmp_path: Path,
 ) -> None:
     spaces = make_environment(f"{__name__}:Spy", options={"kwargs": {"descriptor": -1}}).spaces
-    planned = fragment_plan(spaces, STEPS, 3)
     FolderStore(tmp_path).put(object_name("run", "weights", 0), random_weights(spaces))
-    with closing(Migrator(planned)) as migrator:
+    with closing(Migrator(chunk_bytes(spaces, STEPS), 3)) as migrator:
         child = Child(
             "runtime.fleet.actor_process",
             INSTANCE_HANDLER,
             "alone",
             descriptors=[migrator.descriptor],
         )
-        child.connection.send_bytes(json.dumps([event(tmp_path, migrator, planned)]).encode())
+        child.connection.send_bytes(json.dumps([event(tmp_path, migrator)]).encode())
         answers = []
         for _ in range(2):
             assert child.connection.poll(PATIENCE_S)
             answers.append(json.loads(child.connection.recv_bytes()))
         child.end()
-        batcher = Batcher(migrator.descriptor, planned)
+        channel = channel_of(migrator)
         assert answers[1]["error"] == "" and answers[1]["response"]["status"] == ACCEPTED
-        assert batcher.take(1)["observations"][:, 0].tolist() == [
+        assert channel.read(1)["observations"][:, 0].tolist() == [
             step % EPISODE_STEPS for step in range(STEPS)
         ]
-        assert batcher.take(1)["rewards"].tolist() == [0.0] * STEPS, "no program has the memory"
-        assert [len(batcher.take(chunk)["rewards"]) for chunk in (0, 2)] == [0, 0]
+        assert channel.read(1)["rewards"].tolist() == [0.0] * STEPS, "no program has the memory"
+        for chunk in (0, 2):
+            with pytest.raises(RunError, match="holds no fragment"):
+                channel.read(chunk)
 
 
 def test_an_instance_tells_what_it_lacks(tmp_path: Path, migrator: Migrator) -> None:
-    planned = ChunkPlan(FIELDS | {"rewards": Field("float64", (), 5)}, 1)
-    playing = event(tmp_path, migrator, planned)
+    playing = event(tmp_path, migrator)
     with pytest.raises(RunError, match="the store does not hold policy version 0"):
         Instance().play([playing])
-    with pytest.raises(RunError, match=r"trajectories have \[0\] steps instead of \[5\]$"):
+    channel_of(migrator).write(0, {"rewards": np.zeros(3)})
+    with pytest.raises(RunError, match=r"trajectories have \[3\] steps instead of \[5\]$"):
         Instance().train(
             {
                 **migrator.memory,
-                "plan": planned.values(),
                 "slots": [{"invocation_id": "r1-0", "chunk": 0}],
                 "columns": [1],
                 "lengths": [4, 5],
