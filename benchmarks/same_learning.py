@@ -3,7 +3,7 @@
     python benchmarks/same_learning.py --base CHECKOUT [CASE ...]
 
 Each case is trained with the code of the base checkout and with this one's. All columns of `rounds.jsonl` count that
-the base's schema gives in neither seconds nor dollars nor MiB; names those that are no columns here any more. Ends at
+the base's schema gives in neither seconds nor dollars nor MiB; names base columns that no longer exist here. Ends at
 the first difference, and names case, seed, round and column. Both run on this machine, because digits depend on the
 processor.
 """

@@ -1,4 +1,4 @@
-"""Frames of pixels. Each travels once, deflated. They are stacked where they are used, oldest first."""
+"""Frames of pixels. Each travels once, deflated. They are stacked on use, oldest first."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Spaces:
     Attributes:
         observation_shape: ``(O,)``, or ``(F·C, H, W)`` for ``F`` stacked frames, or ``(1, 1, Y)``.
         frame_shape: One frame, ``(C, H, W)`` or ``(1, 1, Y)``; empty for vectors. Only frames travel. They are stacked
-            where they are used.
+            on use.
         frame_stack: ``F``, frames per observation, oldest first; 1 for vectors.
         beside_shape: ``(C, H, W)`` of a picture with a vector, otherwise empty.
         binary_parts: Starts and ends of a vector's numbers that are 0 or 1: one-hot, or MultiBinary's. They are not

@@ -48,7 +48,7 @@ class Bench:
     Attributes:
         machine: The machine whose first GPU is measured.
         peers: Python that has the peers.
-        sketch: A program of one file that keeps all of Ant's training on the device, as a measure of what can be had.
+        sketch: A program of one file that keeps all of Ant's training on the device, as a measure of what is possible.
             It takes ``--device --env --worlds --seconds --hidden``, and its last line is JSON with
             ``physics_steps_per_s`` and ``training_steps_per_s``.
         turns: How often each point is measured.

@@ -29,8 +29,8 @@ examples:
   python -m runtime evaluate runs/hopper --video hopper.mp4
   python -m runtime explain scaler
 
-`python -m runtime COMMAND --help` has examples of each command. Of an experiment file only
-{required} are required; an environment of your own that has no limit of steps also
+`python -m runtime COMMAND --help` has examples of each command. An experiment file only needs
+{required}; an environment of your own that has no limit of steps also
 needs environment.max_episode_steps. `explain` lists all keys."""
 
 

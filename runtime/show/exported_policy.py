@@ -109,7 +109,7 @@ def load_run_policy(
         )
     environment = make_environment(section.id, section.preprocessing, section.options)
     if environment.spaces.is_discrete:
-        # Only now it is known whether it has action masks. Its errors are raised again where it is used.
+        # Only now it is known whether it has action masks. Its errors are raised again by its first use.
         with suppress(Exception):
             environment.reset(0)
     return weights, experiment, environment

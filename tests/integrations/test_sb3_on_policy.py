@@ -140,7 +140,7 @@ def test_rewards_are_normalised_as_its_own_and_observations_by_what_was_known_be
 
 
 class Watching(BaseCallback):
-    """Remembers what it is told, and ends learning after a number of steps."""
+    """Remembers its calls, and ends learning after a number of steps."""
 
     def __init__(self, ends_at: float = np.inf) -> None:
         super().__init__()

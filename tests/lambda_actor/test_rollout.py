@@ -157,7 +157,7 @@ def test_each_frame_travels_once_and_is_what_the_policy_saw() -> None:
     made = make_environment(PICTURES, options={"frame_stack": 3})
     acting = random_policy(made)
     first = played(1)
-    # Of its stack, the first two are one frame.
+    # The first two frames of its stack are the same.
     for found, frames in ((played(6), 7), (played(6, sent(first.open_episode)), 8)):
         assert found.observations.shape == (6, 3) and len(found.frames) == frames
         seen = stack_frames(found.frames, found.observations)

@@ -13,7 +13,7 @@ from tests.environments import Counter
 
 
 def test_of_a_slow_environment_little_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At three seconds a step, one episode of 24 steps, which is what each later replay takes, too."""
+    """At three seconds a step, one episode of 24 steps, the same as each later replay."""
     taken: list[int] = []
 
     class Clock:

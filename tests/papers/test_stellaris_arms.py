@@ -85,7 +85,7 @@ def test_what_is_published_follows_from_the_counts_and_the_recorded_durations(
         }
         (row,) = priced(run, [vars(a_row(2, **counts))])
         assert row["priced_s"] == pytest.approx(second["priced_s"], rel=1e-4)
-        # The dollars had the requests of the loop's legs, too.
+        # The dollars also had the requests of the loop's legs.
         assert row["priced_usd"] == pytest.approx(second["priced_usd"], rel=0.005)
 
 

@@ -53,7 +53,7 @@ def tree(environment_id: str = COUNTER, **sections: Any) -> dict[str, Any]:
 
 
 def policy(seed: int = 0) -> bytes:
-    """Of the counters."""
+    """Returns a policy for the counters."""
     return wire.encode(wire.Kind.WEIGHTS, policy_arrays(seed=seed))
 
 
@@ -185,7 +185,7 @@ def test_a_call_goes_on_with_no_episode_that_an_unfinished_one_has_continued(ope
 
 
 def test_pixels_are_stacked(opens: Opens) -> None:
-    """As they are trained on, also after a time limit; a decoded message is a policy, too."""
+    """As they are trained on, also after a time limit; a decoded message is also a policy."""
     pool = opens(environment_id="tests.environments:make_limited_pictures")
     fields = policy_arrays(spaces=pool.spaces, network="conv")
     (found,) = pool.sample(fields, actors=1)
