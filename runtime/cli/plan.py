@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -208,7 +207,7 @@ def _measured(options: argparse.Namespace) -> list[str]:
     """Searches for the fastest layout on this machine; returns its settings."""
     from runtime.cli.plan_measuring import make_profiler
     from runtime.gmi.gmi_settings import INSTANCES_MAX
-    from runtime.gmi.search import Found, Point, estimate, measure_again, search_layout
+    from runtime.gmi.search import estimate, search_layout
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
@@ -225,18 +224,17 @@ def _measured(options: argparse.Namespace) -> list[str]:
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
     profile = make_profiler(base, say)
     without = profile(0, 0)
-    searched = search_layout(
-        profile, actors=actors, fragment_steps=steps, instances_max=min(cores, INSTANCES_MAX)
-    )
-    alone, *points = measure_again(
+    fastest = search_layout(
         profile,
-        [Point(0, 0, without, without.samples_per_s if without else 0.0), *searched.points],
-        partial(estimate, actors=actors, fragment_steps=steps),
+        actors=actors,
+        fragment_steps=steps,
+        instances_max=min(cores, INSTANCES_MAX),
+        saturation=settings.saturation,
     )
-    fastest = Found(tuple(points))
     if fastest.best is None or fastest.layout is None:
         raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
-    if alone.samples_per_s >= fastest.best.samples_per_s:
+    alone = estimate(1, without, actors=actors, fragment_steps=steps) if without else 0.0
+    if alone >= fastest.best.samples_per_s:
         say("fastest here: one learner")
         return ["learner.kind=instance"]
     layout = fastest.layout

@@ -43,6 +43,11 @@ class GmiSettings(UpdaterSettings):
         description="environments that an instance plays at once; auto = its share of a round's actors, at "
         "most 16. Does not change samples. Worlds (environment.backend = warp | torch) are all played at once",
     )
+    saturation: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
+        0.1,
+        description="GMI-DRL's α: `plan --measure` tries no more environments in an instance after two points at which "
+        "throughput grew by less than this fraction of memory's growth",
+    )
     tf32: bool = Field(
         True,
         description="whether a GPU that plays worlds multiplies matrices in TF32, which rounds to 10 bits",

@@ -16,17 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-SATURATION = 0.1
-"""α: a point is saturated if throughput has grown by less than this fraction of memory's growth, both relative."""
 SATURATED_POINTS = 2
 """Consecutive saturated points that end a row."""
 ENVIRONMENTS_MAX = 16_384
 """Maximum environments that an instance plays at once."""
-CLOSE, CLOSEST = 0.8, 3
-"""Points to measure again: their minimum speed relative to the fastest, and their maximum number."""
 _HEADROOM = 1.1
 """How much faster an instance may seem among others than alone, because measurements vary."""
 
@@ -85,11 +81,6 @@ class Point:
     samples_per_s: float = 0.0
     saturation: float | None = None
 
-    @property
-    def is_saturated(self) -> bool:
-        """Whether the additional environments were hardly worth their memory."""
-        return self.saturation is not None and self.saturation < SATURATION
-
 
 @dataclass(frozen=True)
 class Found:
@@ -126,6 +117,7 @@ def search_layout(
     actors: int,
     fragment_steps: int,
     instances_max: int,
+    saturation: float,
 ) -> Found:
     """Searches for the layout with the most samples per second.
 
@@ -134,11 +126,13 @@ def search_layout(
         actors: Fragments of a round.
         fragment_steps: Steps of a fragment.
         instances_max: Maximum useful instances, such as the number of cores.
+        saturation: See `search`.
     """
     return search(
         profile,
         layouts(actors, instances_max),
         partial(estimate, actors=actors, fragment_steps=fragment_steps),
+        saturation,
     )
 
 
@@ -148,46 +142,11 @@ def estimate(instances: int, measured: Profile, *, actors: int, fragment_steps: 
     return actors * fragment_steps / (measured.round_s or share_s + measured.reduction_s)
 
 
-def measure_again(
-    profile: Profiler, points: Sequence[Point], estimate: Callable[[int, Profile], float]
-) -> tuple[Point, ...]:
-    """Measures the fastest points twice more, in turns. The median of each one's three measurements counts.
-
-    Args:
-        profile: Measures a point.
-        points: The points, measured once, which may be noise.
-        estimate: As in `search`.
-
-    Returns:
-        All points, in the same order.
-    """
-
-    def speed(point: Point, measured: Profile | None) -> float:
-        return estimate(point.instances, measured) if measured else 0.0
-
-    ranked = sorted((point for point in points if point.profile), key=_score, reverse=True)
-    close = [
-        point
-        for point in ranked[:CLOSEST]
-        if point.samples_per_s >= CLOSE * ranked[0].samples_per_s
-    ]
-    measured = {point: [point.profile] for point in close}
-    for point in 2 * close if len(close) > 1 else []:
-        measured[point].append(profile(point.instances, point.environments))
-    middle = {
-        point: sorted(found, key=partial(speed, point))[len(found) // 2]
-        for point, found in measured.items()
-    }
-    return tuple(
-        replace(point, profile=middle[point], samples_per_s=speed(point, middle[point]))
-        if point in middle
-        else point
-        for point in points
-    )
-
-
 def search(
-    profile: Profiler, rows: Iterable[Row], estimate: Callable[[int, Profile], float]
+    profile: Profiler,
+    rows: Iterable[Row],
+    estimate: Callable[[int, Profile], float],
+    saturation: float,
 ) -> Found:
     """Searches rows for the point with the most samples per second.
 
@@ -195,6 +154,8 @@ def search(
         profile: Measures a point.
         rows: Rows in the order of measuring.
         estimate: Returns samples per second of the whole machine, given the instances and the measurements of one.
+        saturation: α: a point is saturated if throughput has grown by less than this fraction of memory's growth, both
+            relative.
     """
     points: list[Point] = []
     for instances, counts in rows:
@@ -221,7 +182,8 @@ def search(
             )
             points.append(point)
             before = measured
-            saturated = saturated + 1 if point.is_saturated else 0
+            is_saturated = point.saturation is not None and point.saturation < saturation
+            saturated = saturated + 1 if is_saturated else 0
             if saturated == SATURATED_POINTS:
                 break
     return Found(tuple(points))

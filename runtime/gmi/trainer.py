@@ -84,8 +84,8 @@ class Trainer:
             event,
             np.array(event["columns"]),
             np.array(event["lengths"]),
-            lambda learner: assemble_batch(
-                trajectories, learner._spaces, clip_rewards=event["clip_rewards"]
+            lambda _: assemble_batch(
+                trajectories, self._spaces, clip_rewards=event["clip_rewards"]
             ),
         )
 
@@ -196,7 +196,9 @@ class Trainer:
         if found is None:
             raise RunError("the store does not have the learner's specification")
         made = json.loads(found.decode())
-        learner = make_learner(spec_of(made["spec"]), device=made["device"])
+        spec = spec_of(made["spec"])
+        self._spaces = spec.spaces
+        learner = make_learner(spec, device=made["device"])
         if not isinstance(learner, ActorCritic):
             raise RunError(
                 f"{type(learner).__name__} cannot train on a part of a batch; learner.kind = gmi needs a "

@@ -1,8 +1,9 @@
 """An instance: plays its slots of a round, keeps the trajectories, and trains on them with the others.
 
-It runs as a process of the local fleet and answers two kinds of events. For a play event it plays some slots, keeps
-their trajectories and reports the episodes. For a train event it computes its part of an update. A replacement process
-has neither learner nor trajectories: it loads the learner from the store, and plays again.
+It runs as a process of the local fleet. For a play event it plays some slots, keeps their trajectories and reports the
+episodes. For a train event it computes its part of an update; with worlds, it first plays its part of the round. Asked
+to save, it stores the state of its worlds. A replacement process has neither learner nor trajectories: it loads the
+learner from the store, and plays again.
 
 With ``layout: asynchronous`` an instance gets only one of the two kinds, and trajectories are in memory that all
 instances share.

@@ -28,6 +28,7 @@ def searched(curve: Curve, *, actors: int, cores: int) -> Found:
         actors=actors,
         fragment_steps=FRAGMENT_STEPS,
         instances_max=cores,
+        saturation=0.1,
     )
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from runtime.gmi import search as searching
 from runtime.gmi.search import (
-    SATURATION,
     Found,
     Layout,
-    Point,
     Profile,
     layouts,
-    measure_again,
     search,
     search_layout,
 )
@@ -24,6 +20,7 @@ from tests.gmi.curves import FAMILIES, MACHINES, made, regret, searched
 SEEDS = range(1000, 1020)
 """Seeds 0 to 99 were used to choose `SATURATED_POINTS`; these are held out."""
 REGRET_MAX = 0.05
+SATURATION = 0.1
 MIB = 2**20
 
 
@@ -40,6 +37,7 @@ def searched_row(*row: Profile | None) -> Found:
         actors=2 ** (len(row) - 1),
         fragment_steps=10,
         instances_max=1,
+        saturation=SATURATION,
     )
 
 
@@ -99,7 +97,6 @@ def test_a_row_ends_after_two_saturated_points_and_a_point_that_is_not_begins_an
     ]
     found = searched_row(*row, profile(10_000))
     assert [point.profile for point in found.points] == row
-    assert [point.is_saturated for point in found.points] == [False, True, False, True, True]
 
 
 def test_what_cannot_run_is_told_and_skipped() -> None:
@@ -108,7 +105,9 @@ def test_what_cannot_run_is_told_and_skipped() -> None:
     )
     assert found.points[3].saturation == pytest.approx(2.0), "since the last one that runs"
     assert found.layout == Layout(1, 8, "mpr")
-    none = search_layout(lambda *_: None, actors=4, fragment_steps=10, instances_max=2)
+    none = search_layout(
+        lambda *_: None, actors=4, fragment_steps=10, instances_max=2, saturation=SATURATION
+    )
     assert (none.best, none.layout) == (None, None)
 
 
@@ -118,6 +117,7 @@ def test_instances_are_tried_though_one_alone_cannot_run() -> None:
         actors=4,
         fragment_steps=10,
         instances_max=4,
+        saturation=SATURATION,
     )
     assert found.layout == Layout(4, 1, "mpr")
     assert {instances for instances, _ in places(found)} == {1, 4, 2}
@@ -130,6 +130,7 @@ def test_numbers_that_cannot_win_are_left_out() -> None:
         actors=64,
         fragment_steps=10,
         instances_max=8,
+        saturation=SATURATION,
     )
     assert found.layout == Layout(8, 1, "mpr")
     assert {instances for instances, _ in places(found)} == {1, 8, 7, 6}
@@ -144,6 +145,7 @@ def test_a_round_takes_as_long_as_its_largest_share_and_the_reductions() -> None
         actors=8,
         fragment_steps=50,
         instances_max=3,
+        saturation=SATURATION,
     )
     speeds = {point.instances: point.samples_per_s for point in found.points}
     assert speeds == {
@@ -157,49 +159,6 @@ def test_a_round_takes_as_long_as_its_largest_share_and_the_reductions() -> None
 def test_the_time_of_a_whole_round_counts_more_than_what_is_derived() -> None:
     found = searched_row(profile(100), profile(1000, 101, round_s=4.0), profile(50, round_s=2.0))
     assert [point.samples_per_s for point in found.points] == [pytest.approx(100.0), 10.0, 20.0]
-
-
-# Repeated measurements
-
-
-def again(*speeds: Sequence[float]) -> tuple[list[float], list[int]]:
-    """Measures points again, with each one's successive speeds; 0 means that it does not run.
-
-    Returns the speeds that count, and the points in the order of their repeated measurement.
-    """
-    shown = [profile(speed) if speed else None for speed, *_ in speeds]
-    left, asked = defaultdict(list, enumerate(list(rest) for _, *rest in speeds)), list[int]()
-
-    def measured(instances: int, _: int) -> Profile | None:
-        asked.append(instances)
-        speed = left[instances].pop(0)
-        return profile(speed) if speed else None
-
-    found = measure_again(
-        measured,
-        [
-            Point(place, 1, one, one.samples_per_s if one else 0.0)
-            for place, one in enumerate(shown)
-        ],
-        lambda _, one: one.samples_per_s,
-    )
-    assert [point.instances for point in found] == list(range(len(speeds)))
-    assert all(
-        point.samples_per_s == (point.profile.samples_per_s if point.profile else 0.0)
-        for point in found
-    )
-    return [point.samples_per_s for point in found], asked
-
-
-def test_points_that_are_nearly_as_fast_as_the_fastest_are_measured_twice_more_in_turns() -> None:
-    assert again((100, 100, 100), (119, 80, 81), (90,)) == ([100, 81, 90], [1, 0, 1, 0]), (
-        "a lucky first measurement"
-    )
-    assert again((100, 110, 120), (95, 0, 90), (99, 0, 0), (94,)) == (
-        [110, 90, 0, 94],
-        [0, 2, 1, 0, 2, 1],
-    ), "three"
-    assert again((79,), (100,), (0,)) == ([79, 100, 0], []), "the others are much slower"
 
 
 # The paper's own reading: a larger num_env has a larger batch
@@ -247,7 +206,9 @@ def test_the_rows_and_the_stop_are_those_of_algorithm_2(monkeypatch: pytest.Monk
     def estimate(instances: int, measured: Profile) -> float:
         return gpus * instances * measured.samples_per_s / (1.0 + measured.reduction_s)
 
-    found = search(ant, [(instances, NUM_ENVS) for instances in range(10, 0, -1)], estimate)
+    found = search(
+        ant, [(instances, NUM_ENVS) for instances in range(10, 0, -1)], estimate, SATURATION
+    )
     assert places(found) == algorithm_2(ant, SATURATION)
     assert {environments for instances, environments in places(found) if instances == 1} == set(
         NUM_ENVS[:-1]
