@@ -73,6 +73,8 @@ def test_a_loaded_policy_and_an_exported_one_take_what_the_environment_gives(
     )
     actions = [policy.predict(one) for one in observations]
     assert set(actions) == {0, 1} and all(type(action) is int for action in actions)
+    with pytest.raises(ValueError, match="expected one observation as the environment gives it"):
+        policy.predict((pictures, vectors))
     session = onnxruntime.InferenceSession(exported)
     best, logits = session.run(["action", "logits"], {"picture": pictures, "vector": vectors})
     assert best.tolist() == actions

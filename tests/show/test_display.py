@@ -54,7 +54,8 @@ def test_a_plain_run_shows_what_differs_and_a_line_for_each_round() -> None:
                 round_cost_usd=0.001,
             )
         )
-    heading, _, second = stream.getvalue()[len(begun) :].splitlines()
+    heading, first, second = stream.getvalue()[len(begun) :].splitlines()
+    assert first.split()[-3:-1] == ["–", "–"], "the first round has no pace yet"
     assert len(heading) == len(second) == 80
     assert dict(zip(heading.replace("spent ", "").split(), second.split(), strict=True)) == {
         "round": "2",
