@@ -42,6 +42,10 @@ def test_names_in_tensorboard_follow_from_the_group_of_each_key():
 
 
 def test_small_returns_are_told_with_three_digits():
-    assert [
-        return_text(value) for value in (0.9644, -0.0312, 9.9996, 10.0, -163.25, 3081.04, 0.0, None)
-    ] == ["0.964", "-0.031", "10.000", "10.0", "-163.2", "3,081.0", "0.000", "–"]
+    assert [return_text(value) for value in (-0.0312, 9.9996, 10.0, 3081.04, None)] == [
+        "-0.031",
+        "10.000",
+        "10.0",
+        "3,081.0",
+        "–",
+    ]

@@ -114,8 +114,7 @@ def add_rows(directory: RunDirectory, *indices: int) -> None:
 
 def shown_by() -> int:
     """Returns the id of the process that talks to W&B."""
-    own = [pid for pid in descendants(os.getpid()) if b"wandb_log" in command_line(pid)]
-    return own[0]
+    return next(pid for pid in descendants(os.getpid()) if b"wandb_log" in command_line(pid))
 
 
 def test_a_run_is_shown_whole(tmp_path: Path) -> None:
