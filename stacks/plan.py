@@ -303,16 +303,15 @@ class Plan:
         """What the guard checks before anything is made."""
         experiment = self.experiment
         reserved = (self.reserved_actors or 0) + (self.reserved_learners or 0)
+        settings = self.run.encode() + self.file + prices_to_json(self.prices)
         return Needs(
-            run=self.run,
-            budget_usd=f"{experiment.budget.usd:g}",
             region=self.prices.region,
             actors_min=str(self._actors_at_once_min if self.has_function else 0),
             others=str(self._others),
             held=str(max(reserved, self.provisioned_actors) if self.has_function else 0),
             instance_types=",".join(experiment.learner.instance_types) if self.has_instance else "",
             market=experiment.learner.market,
-            settings=hashlib.sha256(self.file + prices_to_json(self.prices)).hexdigest()[:16],
+            settings=hashlib.sha256(settings).hexdigest()[:16],
         )
 
     @property

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
@@ -14,11 +12,12 @@ from botocore.credentials import (
     CredentialProvider,
     CredentialResolver,
     DeferredRefreshableCredentials,
+    create_assume_role_refresher,
 )
 from botocore.session import get_session
 
 from runtime.aws.asking import AccountError, ask
-from runtime.aws.failures import NEVER_SENT, BotoCoreError
+from runtime.aws.failures import BotoCoreError
 from runtime.names import DEFAULT_REGION
 
 PATIENT = Config(
@@ -75,24 +74,27 @@ def environment_session() -> Session:
     return session
 
 
-def renewed_session(fetch: Callable[[], dict[str, Any]], *, region: str) -> Session:
-    """Returns a session that fetches its credentials at the first call, and again before they expire.
+def assumed_session(session: Session, role_arn: str, name: str) -> Session:
+    """Returns a session of a role, which renews itself while the caller may assume the role.
 
     Args:
-        fetch: Returns ``access_key``, ``secret_key``, ``token`` and ``expiry_time`` in ISO 8601.
-        region: Region of the session.
+        session: Its credentials assume the role, at the first call and each hour.
+        role_arn: ARN of the role.
+        name: Name in AWS's logs.
     """
+    role = {"RoleArn": role_arn, "RoleSessionName": name}
+    refresh = create_assume_role_refresher(session.client("sts"), role)
 
     class Provider(CredentialProvider):  # type: ignore[misc]  # botocore has no types
-        METHOD = "renewed"
+        METHOD = "assume-role"
 
         def load(self) -> Any:
-            return DeferredRefreshableCredentials(refresh_using=fetch, method=self.METHOD)
+            return DeferredRefreshableCredentials(refresh_using=refresh, method=self.METHOD)
 
     core = get_session()
     core.register_component("credential_provider", CredentialResolver([Provider()]))
-    session: Session = boto3.Session(botocore_session=core, region_name=region)
-    return session
+    assumed: Session = boto3.Session(botocore_session=core, region_name=session.region_name)
+    return assumed
 
 
 def waiting_client(
@@ -153,20 +155,4 @@ def identify(session: Session) -> str:
     Raises:
         AccountError: There are no usable credentials, or no such region.
     """
-    try:
-        return str(ask(lambda: session.client("sts").get_caller_identity()["Account"]))
-    except AccountError as error:
-        if isinstance(error.__cause__, NEVER_SENT):
-            raise AccountError(f"{error}{_mistyped(str(session.region_name))}") from error
-        raise
-
-
-def _mistyped(region: str) -> str:
-    """Warns about an unknown region; empty if boto3 knows it. AWS has newer ones, so none is refused."""
-    known = boto3.Session().get_available_regions("sts")
-    if region in known:
-        return ""
-    near = difflib.get_close_matches(region, known, n=2)
-    return f"; {region} is no region that we know" + (
-        f": did you mean {' or '.join(near)}?" if near else f", such as {DEFAULT_REGION}"
-    )
+    return str(ask(lambda: session.client("sts").get_caller_identity()["Account"]))

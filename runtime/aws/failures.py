@@ -24,7 +24,6 @@ __all__ = [
     "PERHAPS_DONE",
     "BotoCoreError",
     "ClientError",
-    "CredentialsLostError",
     "NoCredentialsError",
     "PaginationError",
     "ResponseParserError",
@@ -38,15 +37,6 @@ NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError
 """The request was never received."""
 PERHAPS_DONE = (HTTPClientError, IncompleteReadError, SSLError)
 """The request may have been executed, but no answer came."""
-
-
-class CredentialsLostError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """A role cannot be assumed (any more). Handlers of AWS errors also handle this one."""
-
-    fmt = (
-        "the role {role} cannot be assumed. If your AWS credentials have expired, sign in and open the pool again, "
-        "which continues: {why}"
-    )
 
 
 def code_of(error: BaseException | None) -> str:

@@ -143,8 +143,8 @@ class Entry:
 
     @property
     def parts_from_s(self) -> dict[str, float]:
-        """When each of `PARTS` can have begun to cost money, as ``PART_from_s``; 0 if unknown."""
-        return {f"{part}_from_s": getattr(self, f"{part}_from_s") for part in PARTS}
+        """When each of `PARTS` can have begun to cost money; 0 if unknown."""
+        return {part: getattr(self, f"{part}_from_s") for part in PARTS}
 
     def order_for(self, stack: str) -> Order | None:
         """Returns the order to take that stack down; None if there is none."""

@@ -8,7 +8,8 @@ from typing import Any
 from runtime.aws.asking import list_all
 from runtime.aws.failures import ClientError, message_of
 
-WITHOUT_RESOURCES = ("DELETE_COMPLETE", "REVIEW_IN_PROGRESS")
+DELETED = "DELETE_COMPLETE"
+WITHOUT_RESOURCES = (DELETED, "REVIEW_IN_PROGRESS")
 """Statuses of a stack without resources."""
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
 from runtime.aws.asking import AccountError, ask, ask_if_there
-from runtime.aws.clients import PATIENT, PROMPT, clients, identify, open_session
+from runtime.aws.clients import PATIENT, PROMPT, clients, open_session
 from runtime.aws.failures import code_of, message_of
 from runtime.money.prices import PRICES
 from runtime.names import DEFAULT_REGION
@@ -104,39 +103,3 @@ def test_a_client_is_made_once_and_a_quick_one_gives_up_sooner(
 
 def test_the_region_that_is_advised_has_prices() -> None:
     assert PRICES.region == DEFAULT_REGION
-
-
-class Unreachable:
-    """A session whose calls reach nothing."""
-
-    def __init__(self, region: str) -> None:
-        self.region_name: str | None = region
-
-    def client(self, service: str, **_: Any) -> Any:
-        raise EndpointConnectionError(
-            endpoint_url=f"https://{service}.{self.region_name}.amazonaws.com/"
-        )
-
-
-@pytest.mark.parametrize(
-    ("region", "hint"),
-    [
-        (
-            "us-esat-1",
-            "; us-esat-1 is no region that we know: did you mean us-west-1 or us-east-1?",
-        ),
-        (
-            "eu-central-1a",
-            "; eu-central-1a is no region that we know: did you mean eu-central-1 or me-central-1?",
-        ),
-        ("virginia", "; virginia is no region that we know, such as us-east-1"),
-        ("eu-central-1", ""),
-    ],
-)
-def test_a_mistyped_region_is_named(region: str, hint: str) -> None:
-    with pytest.raises(AccountError) as caught:
-        identify(Unreachable(region))
-    assert str(caught.value) == (
-        f'the AWS account cannot be asked: Could not connect to the endpoint URL: "https://sts.{region}.amazonaws.com/"'
-        + hint
-    )

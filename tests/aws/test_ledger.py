@@ -148,9 +148,9 @@ def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
     assert (entry.spent_usd, entry.reserved_usd, entry.before_usd) == (1.4, 0.0, 1.4)
     assert (entry.state, entry.covered_until_s, entry.is_open) == (FINISHED, 9.0, False)
     assert entry.parts_from_s == {
-        "learner_from_s": 9.0,
-        "cache_from_s": 0.0,
-        "provisioned_from_s": 0.0,
+        "learner": 9.0,
+        "cache": 0.0,
+        "provisioned": 0.0,
     }
     again = ledger.notice(RUN, stack="two", began_at_s=10.0)
     assert (again.promised_usd, again.covered_until_s, again.heartbeat_at_s) == (1.4, 10.0, 0.0)

@@ -117,20 +117,16 @@ class Needs:
     """Attributes of an experiment, as text: CloudFormation passes nothing else to a custom resource.
 
     Attributes:
-        run: Name of the run.
-        budget_usd: Its budget.
         region: The region whose prices count.
         actors_min: The fewest actors that must run at once; a round with more runs in waves. 0 without a function.
         others: Other functions that run at the same time, including the guard.
         held: Concurrent executions that no other function can use: reserved, or kept warm.
         instance_types: Separated by commas; empty without an instance.
         market: ``on_demand`` or ``spot``.
-        settings: Digest of the experiment file and its prices, so that CloudFormation asks after any change of them.
+        settings: Digest of the run, its file and its prices, so that CloudFormation asks after any change of them.
         disk_key: The chosen KMS key of the instance's disk; empty is the account's default.
     """
 
-    run: str
-    budget_usd: str
     region: str
     actors_min: str
     others: str

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runtime.aws.asking import list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
-from runtime.aws.ledger import FINISHED, STARTING, Entry
-from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, tags_of
+from runtime.aws.ledger import FINISHED, PARTS, STARTING, Entry
+from runtime.aws.stacks import DELETED, WITHOUT_RESOURCES, find_stack, tags_of
 from runtime.names import EXPERIMENT_TAG, RUN_TAG, STACK_PREFIX, TAG_PREFIX, run_key
 from runtime.times import LATE_S, MAKING_LIMIT_S, MISSING_S, STARTING_S
 
-GONE = "DELETE_COMPLETE"
 _LIMIT_MAX = 1e6
 _FAILED = (
     "CREATE_FAILED",
@@ -47,7 +46,7 @@ class GuardedStack:
         cache_usd_per_hour, provisioned_usd_per_hour: Shares of the cache and of the warm actors in these.
         lifetime_s: How long it may exist.
         unreadable: Problems with its tags; empty if there are none.
-        learner_from_s, cache_from_s, provisioned_from_s: When each part can have begun to cost money, if later.
+        from_s: When each of the ledger's `PARTS` can have begun to cost money, if later.
     """
 
     run: str
@@ -63,9 +62,7 @@ class GuardedStack:
     provisioned_usd_per_hour: float = 0.0
     lifetime_s: float = 0.0
     unreadable: str = ""
-    learner_from_s: float = 0.0
-    cache_from_s: float = 0.0
-    provisioned_from_s: float = 0.0
+    from_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def experiment(self) -> str:
@@ -88,9 +85,7 @@ class GuardedStack:
         return replace(
             self,
             created_at_s=max(self.created_at_s, entry.began_at_s),
-            learner_from_s=entry.learner_from_s,
-            cache_from_s=entry.cache_from_s,
-            provisioned_from_s=entry.provisioned_from_s,
+            from_s=entry.parts_from_s,
         )
 
     def projected_usd(self, entry: Entry | None, now_s: float) -> float:
@@ -101,46 +96,37 @@ class GuardedStack:
                 that is silent or has a wrong clock does not look cheap.
             now_s: Seconds since 1970.
         """
-        return self.cost_usd(entry, now_s, now_s, now_s)
+        return self.cost_usd(entry, dict.fromkeys(PARTS, now_s))
 
-    def cost_usd(
-        self,
-        entry: Entry | None,
-        learner_until_s: float,
-        cache_until_s: float,
-        provisioned_until_s: float,
-    ) -> float:
-        """Returns the most that the run can have cost if this deployment's parts existed until then.
+    def cost_usd(self, entry: Entry | None, until_s: Mapping[str, float]) -> float:
+        """Returns the most that the run can have cost if each of this deployment's `PARTS` existed until then.
 
         A learner's figures cannot go below what the guard knows: parts that existed cost at least the price of the
         cheapest instance type, even if the learner claims to cover that time. Only the learner reports what actors
         cost. The function's reserved concurrency and the lifetime bound a false report.
         """
-
-        def stood_usd(since_s: float, usd_per_hour: float) -> float:
-            rest = usd_per_hour - self.cache_usd_per_hour - self.provisioned_usd_per_hour
-            return sum(
-                rate * max(0.0, until_s - max(since_s, self.created_at_s, from_s)) / 3600
-                for rate, from_s, until_s in (
-                    (max(0.0, rest), self.learner_from_s, learner_until_s),
-                    (self.cache_usd_per_hour, self.cache_from_s, cache_until_s),
-                    (
-                        self.provisioned_usd_per_hour,
-                        self.provisioned_from_s,
-                        provisioned_until_s,
-                    ),
-                )
-            )
-
         if entry is None:
-            return stood_usd(0.0, self.burn_usd_per_hour)
+            return self._stood_usd(0.0, self.burn_usd_per_hour, until_s)
         covered_until_s, burn_usd_per_hour = 0.0, self.burn_usd_per_hour
         if entry.stack == self.stack:
             covered_until_s = entry.covered_until_s
             # Until this instance has written, the entry may hold another instance's figure.
             burn_usd_per_hour = max(burn_usd_per_hour, entry.burn_usd_per_hour)
-        said_usd = entry.promised_usd + stood_usd(covered_until_s, burn_usd_per_hour)
-        return max(said_usd, entry.before_usd + stood_usd(0.0, self.floor_usd_per_hour))
+        said_usd = entry.promised_usd + self._stood_usd(covered_until_s, burn_usd_per_hour, until_s)
+        least_usd = entry.before_usd + self._stood_usd(0.0, self.floor_usd_per_hour, until_s)
+        return max(said_usd, least_usd)
+
+    def _stood_usd(
+        self, since_s: float, usd_per_hour: float, until_s: Mapping[str, float]
+    ) -> float:
+        """Returns the cost of all parts since then, at an hourly cost of all of them."""
+        rates = {"cache": self.cache_usd_per_hour, "provisioned": self.provisioned_usd_per_hour}
+        rates["learner"] = max(0.0, usd_per_hour - sum(rates.values()))
+        since_s = max(since_s, self.created_at_s)
+        return sum(
+            rate * max(0.0, until_s[part] - max(since_s, self.from_s.get(part, 0.0))) / 3600
+            for part, rate in rates.items()
+        )
 
     def reason_to_end(self, entry: Entry | None, now_s: float) -> str:
         """Returns why the deployment must be taken down now, for people; empty if it may continue.
@@ -153,7 +139,7 @@ class GuardedStack:
             entry: The ledger's entry; None if it has none.
             now_s: The guard's time. All times except the learner's own use the guard's clock.
         """
-        if self.status == GONE:
+        if self.status == DELETED:
             return "its stack was deleted by someone else"
         if self.status in _FAILED:
             return (
@@ -163,7 +149,7 @@ class GuardedStack:
         is_updated = self.status.startswith("UPDATE") and self.status.endswith("_IN_PROGRESS")
         if self.unreadable and not is_updated:
             return f"its possible cost is unknown: {self.unreadable}"
-        making_s = self.learner_from_s - self.created_at_s
+        making_s = self.from_s.get("learner", 0.0) - self.created_at_s
         if self.status == "CREATE_IN_PROGRESS" and making_s > MAKING_LIMIT_S:
             return (
                 f"the first phase of its start, all but the learner, was not over after {making_s / 60:.0f} minutes: "
@@ -268,7 +254,7 @@ def find_deployments(
         if stack in runs:
             # CloudFormation forgets a deleted stack after 90 days, and an update changes the tag of the run.
             found.append(replace(deployed or _gone(stack), run=runs[stack]))
-        elif deployed and deployed.status != GONE:
+        elif deployed and deployed.status != DELETED:
             found.append(deployed)
     return sorted(found, key=lambda one: one.name), unread
 
@@ -288,7 +274,7 @@ def _tagged(client: Client) -> set[str]:
 
 def _gone(stack: str) -> GuardedStack:
     return GuardedStack(
-        run="", stack=stack, name=stack.split("/")[1], status=GONE, created_at_s=0.0
+        run="", stack=stack, name=stack.split("/")[1], status=DELETED, created_at_s=0.0
     )
 
 
@@ -301,7 +287,7 @@ def read_deployment(stack: Mapping[str, Any]) -> GuardedStack | None:
     tags, name = tags_of(stack), stack["StackName"]
     if not name.startswith(STACK_PREFIX) or EXPERIMENT_TAG not in tags:
         return None
-    if stack["StackStatus"] in WITHOUT_RESOURCES and stack["StackStatus"] != GONE:
+    if stack["StackStatus"] in WITHOUT_RESOURCES and stack["StackStatus"] != DELETED:
         return None
     limits: dict[str, Any] = {}
     problems = []

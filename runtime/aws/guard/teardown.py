@@ -21,6 +21,7 @@ from runtime.aws.guard.parts import Parts, find_instances, is_there, read_parts
 from runtime.aws.guard.stacks import GuardedStack, silent_s
 from runtime.aws.ledger import (
     FINISHED,
+    PARTS,
     STARTING,
     TRAINING,
     Entry,
@@ -29,7 +30,7 @@ from runtime.aws.ledger import (
     LostRunError,
     Order,
 )
-from runtime.aws.stacks import find_stack, outputs_of, resources_of
+from runtime.aws.stacks import DELETED, find_stack, outputs_of, resources_of
 from runtime.errors import RunError
 from runtime.names import EXPERIMENT_TAG, INTERFACES_ROLE_OUTPUT, NETWORK_STACK
 from runtime.times import ALIVE_S, INTERFACES_S, LEG_S, STOP_GRACE_S
@@ -96,15 +97,6 @@ class Teardown:
             )
         return entry
 
-    def advance(self, deployed: GuardedStack, entry: Entry) -> str:
-        """Advances an ordered teardown as far as possible now; raises and returns the same as `steps`."""
-        steps = self.steps(deployed, entry)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return str(end.value)
-
     def steps(self, deployed: GuardedStack, entry: Entry) -> Generator[bool, None, str]:
         """Advances an ordered teardown as far as possible now, and pauses before each step.
 
@@ -120,44 +112,43 @@ class Teardown:
                 CloudFormation, which has more rights, may succeed.
         """
         failures: list[str] = []
-        order = _order(entry)
-        parts: Parts | None = None
-        try:
-            # Another deployment may use the same names by now and must not be touched.
-            is_redeployed = self._is_redeployed(deployed)
-            formation = self._client("cloudformation")
-            parts = Parts() if is_redeployed else read_parts(formation, deployed.stack)
-        except AWS_ERRORS as error:
-            failures.append(f"what it has: {error}")
-        is_young = self._now() - order.ordered_at_s < _PASSED_OVER_AFTER_S
+        parts = self._read_parts(deployed, failures)
+        is_young = self._now() - _order(entry).ordered_at_s < _PASSED_OVER_AFTER_S
         is_deleted = False
-        for name, step in self._steps(deployed, entry, parts or Parts()):
-            is_last = name in (_BILL, _STACK, GONE)
-            if failures and (name == GONE or (name == _STACK and is_young)):
-                break
-            if (parts is None and not is_last) or (failures and name == _BILL and not is_deleted):
+        waits_for = ""
+        for name, step in self._steps(deployed, entry, parts):
+            # What is wrong delays the deletion of the stack, for a while, and what needs it; but not what costs money.
+            held_up = {_STACK: is_young, _BILL: not is_deleted, GONE: True}
+            if failures and held_up.get(name, False):
                 continue
             yield False
             try:
                 waits_for = step()
-            except AWS_ERRORS as error:
-                failures.append(f"{name}: {error}")
-                continue
-            if waits_for:
-                if failures:
+                if waits_for:
+                    waits_for = f"{name}: {waits_for}"
                     break
-                return f"{name}: {waits_for}"
-            is_deleted = is_deleted or name == _STACK
-            try:
+                is_deleted = is_deleted or name == _STACK
                 self._note(deployed, entry, name)
             except LostRunError:
                 raise
-            except LedgerError as error:
-                # End what costs money even if the ledger cannot record it.
+            except (LedgerError, *AWS_ERRORS) as error:
                 failures.append(f"{name}: {error}")
         if failures:
             raise TeardownError(f"{deployed.name}: {'; '.join(failures)}")
-        return ""
+        return waits_for
+
+    def _read_parts(self, deployed: GuardedStack, failures: list[str]) -> Parts | None:
+        """Returns the stack's parts; None, and a failure, if AWS does not tell.
+
+        None of a stack that has a successor: it uses the same names by now and must not be touched.
+        """
+        try:
+            if self._is_redeployed(deployed):
+                return Parts()
+            return read_parts(self._client("cloudformation"), deployed.stack)
+        except AWS_ERRORS as error:
+            failures.append(f"what it has: {error}")
+            return None
 
     def _note(self, deployed: GuardedStack, entry: Entry, step: str) -> None:
         """Records when a step was first done; reports the last step to people."""
@@ -174,28 +165,29 @@ class Teardown:
         self._ledger.step_done(deployed.run, step, stack=deployed.stack, now_s=self._now())
 
     def _steps(
-        self, deployed: GuardedStack, entry: Entry, parts: Parts
+        self, deployed: GuardedStack, entry: Entry, parts: Parts | None
     ) -> Iterator[tuple[str, Callable[[], str]]]:
-        """Yields the steps by name, in order."""
+        """Yields the steps by name, in order; only the last ones if the parts are not known."""
         client, order = self._client, _order(entry)
         is_half_made = _CREATION in order.steps or deployed.status == "CREATE_IN_PROGRESS"
-        if deployed.status == "CREATE_IN_PROGRESS":
-            # Stop CloudFormation before it makes anything more.
-            yield _CREATION, lambda: self._end_creation(deployed)
-        yield "stop key", lambda: self._stop_actors(deployed, entry, parts)
-        yield "learner", lambda: ends.end_learner(client, parts)
-        yield "provisioned capacity", lambda: ends.end_provisioned(client, parts)
-        yield "concurrency", lambda: ends.end_concurrency(client, parts)
-        yield _NETWORK, lambda: ends.leave_network(client, parts, self._interfaces_role())
-        yield "cache", lambda: ends.end_cache(client, parts)
-        if not is_half_made:
-            yield _BILL, lambda: self._bill(deployed)
-        yield _INTERFACES, lambda: self._await_interfaces(deployed, parts)
+        if parts is not None:
+            if deployed.status == "CREATE_IN_PROGRESS":
+                # Stop CloudFormation before it makes anything more.
+                yield _CREATION, lambda: self._end_creation(deployed)
+            yield "stop key", lambda: self._stop_actors(deployed, entry, parts)
+            yield "learner", lambda: ends.end_learner(client, parts)
+            yield "provisioned capacity", lambda: ends.end_provisioned(client, parts)
+            yield "concurrency", lambda: ends.end_concurrency(client, parts)
+            yield _NETWORK, lambda: ends.leave_network(client, parts, self._interfaces_role())
+            yield "cache", lambda: ends.end_cache(client, parts)
+            if not is_half_made:
+                yield _BILL, lambda: self._bill(deployed)
+            yield _INTERFACES, lambda: self._await_interfaces(deployed, parts)
         yield _STACK, lambda: self._delete_stack(deployed)
         # If an earlier step was refused, parts were billed until now. If the stack was being made, CloudFormation may
         # have begun a part that it had not listed.
         yield _BILL, lambda: self._bill(deployed)
-        yield GONE, lambda: self._find_rest(deployed, parts)
+        yield GONE, lambda: self._find_rest(deployed, parts or Parts())
 
     def _end_creation(self, deployed: GuardedStack) -> str:
         self._client("cloudformation").delete_stack(StackName=deployed.stack)
@@ -242,45 +234,45 @@ class Teardown:
         steps: Mapping[str, float] = _order(entry).steps
         if _CREATION in steps:
             steps = {}
-        learner_s, cache_s = (steps.get(name, self._now()) for name in ("concurrency", "cache"))
-        usd = self._final_usd(deployed, entry, learner_gone_s=learner_s, cache_gone_s=cache_s)
-        self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=cache_s)
+        gone_s = dict.fromkeys(PARTS, steps.get("concurrency", self._now()))
+        gone_s["cache"] = steps.get("cache", self._now())
+        usd = self._final_usd(deployed, entry, gone_s)
+        self._ledger.close(deployed.run, stack=deployed.stack, spent_usd=usd, now_s=gone_s["cache"])
         return ""
 
     def _final_usd(
-        self,
-        deployed: GuardedStack,
-        entry: Entry,
-        *,
-        learner_gone_s: float,
-        cache_gone_s: float,
+        self, deployed: GuardedStack, entry: Entry, gone_s: Mapping[str, float]
     ) -> float:
         """Returns the run's cost, earlier deployments included. What AWS does not tell counts as if it existed.
 
         Args:
-            learner_gone_s: When the learner and the warm actors were gone, in seconds since 1970.
-            cache_gone_s: When the cache was gone.
+            gone_s: When each of `PARTS` was gone, as the guard saw it, in seconds since 1970.
         """
         try:
             # Also of a deleted stack, and with what a creation began after it was stopped.
             parts = read_parts(self._client("cloudformation"), deployed.stack)
         except AWS_ERRORS:
-            return deployed.cost_usd(entry, learner_gone_s, cache_gone_s, learner_gone_s)
-
-        def until_s(part: str | None, kind: str, gone_s: float) -> float:
-            """Returns when a part was gone; 0 if it was never begun."""
-            return min(gone_s, parts.gone_at_s.get(kind, gone_s)) if part is not None else 0.0
-
-        cache_s = until_s(parts.cache, ends.CACHE, cache_gone_s)
-        warm_s = until_s(parts.alias, ends.ALIAS, learner_gone_s)
-        learner_s = until_s(parts.group, ends.GROUP, learner_gone_s)
+            return deployed.cost_usd(entry, gone_s)
+        kinds = {
+            "learner": (parts.group, ends.GROUP),
+            "cache": (parts.cache, ends.CACHE),
+            "provisioned": (parts.alias, ends.ALIAS),
+        }
+        # A part that was never begun was gone at 0.
+        until_s = {
+            part: min(gone_s[part], parts.gone_at_s.get(kind, gone_s[part])) if name else 0.0
+            for part, (name, kind) in kinds.items()
+        }
         if parts.group is not None:
-            launched_s = self._launched_at_s(deployed, parts.group, learner_s)
-            deployed = replace(deployed, learner_from_s=max(deployed.learner_from_s, launched_s))
+            launched_s = self._launched_at_s(deployed, parts.group, until_s["learner"])
+            from_s = max(deployed.from_s.get("learner", 0.0), launched_s)
+            deployed = replace(deployed, from_s={**deployed.from_s, "learner": from_s})
         if parts.machine is not None:
             # A leg whose execution was stopped ends at its own time limit.
-            learner_s = learner_gone_s + (0.0 if entry.state == FINISHED else LEG_S)
-        return deployed.cost_usd(entry, learner_s, cache_s, warm_s + _BLOCK_S * bool(warm_s))
+            until_s["learner"] = gone_s["learner"] + (0.0 if entry.state == FINISHED else LEG_S)
+        if parts.alias is not None:
+            until_s["provisioned"] += _BLOCK_S
+        return deployed.cost_usd(entry, until_s)
 
     def _launched_at_s(self, deployed: GuardedStack, group: str, gone_s: float) -> float:
         """Returns when the group first launched an instance; ``gone_s`` if it never did, 0 if AWS does not tell."""
@@ -323,7 +315,7 @@ class Teardown:
         formation = self._client("cloudformation")
         stack = find_stack(formation, deployed.stack)
         status = _status(stack)
-        if status == "DELETE_COMPLETE":
+        if status == DELETED:
             return ""
         if stack is not None and status == "DELETE_FAILED":
             self._count_failure(deployed, what_is_left(formation, stack))
@@ -337,7 +329,7 @@ class Teardown:
                 self._count_failure(deployed, message)
                 return message
         status = _status(find_stack(formation, deployed.stack))
-        return "" if status == "DELETE_COMPLETE" else f"CloudFormation ({status})"
+        return "" if status == DELETED else f"CloudFormation ({status})"
 
     def _count_failure(self, deployed: GuardedStack, problem: str) -> None:
         failures = self._ledger.count_failure(deployed.run, stack=deployed.stack)
@@ -380,4 +372,4 @@ def _order(entry: Entry | None) -> Order:
 
 
 def _status(stack: Mapping[str, Any] | None) -> str:
-    return str(stack["StackStatus"]) if stack else "DELETE_COMPLETE"
+    return str(stack["StackStatus"]) if stack else DELETED

@@ -20,10 +20,10 @@ from typing import Any
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
 from runtime.aws.guard.parts import missing_of
-from runtime.aws.guard.stacks import GONE as STACK_GONE
 from runtime.aws.guard.stacks import GuardedStack, find_deployments
 from runtime.aws.guard.teardown import GONE, Teardown
 from runtime.aws.ledger import Entry, Ledger
+from runtime.aws.stacks import DELETED
 from runtime.times import INTERVAL_S
 
 TICK_S = 40.0
@@ -147,7 +147,7 @@ class Guard:
     def _notice(self, case: _Case) -> None:
         """Opens the account of a stack that the run's entry does not have."""
         deployed, entry = case.deployed, case.entry
-        if (entry is None or entry.stack != deployed.stack) and deployed.status != STACK_GONE:
+        if (entry is None or entry.stack != deployed.stack) and deployed.status != DELETED:
             case.entry = self._ledger.notice(
                 deployed.run, stack=deployed.stack, began_at_s=deployed.created_at_s
             )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import time
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -163,23 +161,6 @@ def leave_word(deployment: Deployment, ended: Attempt) -> None:
         )
     except LedgerError as failure:
         LOG.warning("the guard was not told: %s", failure)
-
-
-def fetch_files(url: str, folder: Path) -> Path:
-    """Unpacks the run's own files, which no image contains, and returns the experiment file's path.
-
-    Args:
-        url: ``s3://BUCKET/KEY`` of a zip.
-        folder: Target folder.
-
-    Raises:
-        ClientError or BotoCoreError: They cannot be read.
-    """
-    bucket, _, key = url.removeprefix("s3://").partition("/")
-    found = clients()("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
-    with zipfile.ZipFile(io.BytesIO(found)) as files:
-        files.extractall(folder)
-    return folder / "experiment.yaml"
 
 
 def _frozen_prices(experiment_path: Path) -> PriceTable:

@@ -227,7 +227,7 @@ class AwsBackend:
         # exists by now, whatever other clocks say; waiting for this clock to catch up would leave it unbilled.
         here_s = self._now()
         since_s = min(here_s, max(float(deployment.billed_since), entry.began_at_s))
-        from_s = {part: min(here_s, seconds) for part, seconds in entry.parts_from_s.items()}
+        from_s = {f"{part}_from_s": min(here_s, at_s) for part, at_s in entry.parts_from_s.items()}
         model = make_cost_model(
             experiment,
             opening.spaces,

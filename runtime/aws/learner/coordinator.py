@@ -13,7 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from runtime.aws.learner.attempt import Then, attempt, fetch_files, leave_word
+from runtime.aws.clients import clients
+from runtime.aws.learner.attempt import Then, attempt, leave_word
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG, log_to_standard_output
 from runtime.errors import RunError
@@ -31,7 +32,6 @@ def handler(
     context: Any,
     *,
     now: Callable[[], float] | None = None,
-    leg_s: float | None = None,
 ) -> dict[str, Any]:
     """Runs one leg.
 
@@ -40,7 +40,6 @@ def handler(
             nothing in the deployment cost money.
         context: The Lambda context.
         now: Seconds since 1970; None = a clock that ignores changes of the system time.
-        leg_s: Longest duration of the leg; None = Lambda's limit.
 
     Returns:
         ``done``: whether nothing is left to do; ``stop_reason``: why it ended.
@@ -51,15 +50,14 @@ def handler(
     """
     log_to_standard_output()
     now = now or steady_clock()
-    left_s = context.get_remaining_time_in_millis() / 1000 if leg_s is None else leg_s
-    ends_by_s = now() + left_s - LEG_ENDING_S
+    ends_by_s = now() + context.get_remaining_time_in_millis() / 1000 - LEG_ENDING_S
     deployment = Deployment.from_environment(
         os.environ,
         billed_since=str(_since_s(event["started_at"])),
         instance_id=context.aws_request_id,
     )
     with tempfile.TemporaryDirectory() as folder:
-        path = fetch_files(deployment.files, Path(folder) / "files")
+        path = deployment.fetch_files(clients()("s3"), Path(folder) / "files")
         ended = attempt(
             path,
             Path(folder) / "run",

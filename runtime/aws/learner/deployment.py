@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
+import io
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from runtime.errors import ExperimentError
 from runtime.names import ENVIRONMENT_PREFIX, run_key
-
-_NUMBERS = {
-    "provisioned": (r"\d{1,5}", "a whole number"),
-    "tail_usd": (r"\d{1,6}(\.\d*)?", "dollars from 0"),
-}
-"""Pattern of the numeric attributes, and a description for messages."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,22 @@ class Deployment:
         """Returns the key of the run's entry in the ledger."""
         return run_key(self.experiment, self.run)
 
+    def fetch_files(self, store: Any, folder: Path) -> Path:
+        """Unpacks the run's own files, which no image contains, and returns the experiment file's path.
+
+        Args:
+            store: S3 client.
+            folder: Target folder.
+
+        Raises:
+            ClientError or BotoCoreError: They cannot be read.
+        """
+        bucket, _, key = self.files.removeprefix("s3://").partition("/")
+        found = store.get_object(Bucket=bucket, Key=key)["Body"].read()
+        with zipfile.ZipFile(io.BytesIO(found)) as files:
+            files.extractall(folder)
+        return folder / "experiment.yaml"
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **found: str) -> Deployment:
         """Returns the deployment that ``environment`` describes.
@@ -80,7 +93,7 @@ class Deployment:
             found: Attributes that the stack does not know.
 
         Raises:
-            ExperimentError: The description is incomplete or impossible.
+            ExperimentError: The description is incomplete.
         """
         names = {one.name: ENVIRONMENT_PREFIX + one.name.upper() for one in fields(cls)}
         given = {**environment, **{names[name]: value for name, value in found.items()}}
@@ -89,11 +102,4 @@ class Deployment:
             raise ExperimentError(
                 f"the variables {', '.join(missing)} are not set, as they are on a deployed learner"
             )
-        made = cls(**{name: given[variable] for name, variable in names.items()})
-        for name, (pattern, allowed) in _NUMBERS.items():
-            value = getattr(made, name)
-            if not re.fullmatch(pattern, value, re.ASCII):
-                raise ExperimentError(
-                    f"{names[name]} = {value!r} is not allowed; allowed: {allowed}"
-                )
-        return made
+        return cls(**{name: given[variable] for name, variable in names.items()})

@@ -6,13 +6,13 @@ reserved. If it ends, goes silent or uses up its budget, the guard takes the dep
 
 from __future__ import annotations
 
-import io
 import math
-import zipfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from runtime.aws.asking import AccountError, ask
+from runtime.aws.asking import ask
 from runtime.aws.clients import clients
 from runtime.aws.guard.stacks import GuardedStack
 from runtime.aws.learner.heartbeat import Heartbeat, check_guard
@@ -79,16 +79,11 @@ class PoolBackend:
         """
         self._found, self._deployment = found, found.deployment
         self._client, self._now = clients(found.session), now or steady_clock()
-        bucket, _, key = self._deployment.files.removeprefix("s3://").partition("/")
-        data = ask(lambda: self._client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as files:
-                deployed = yaml_text.parse(
-                    files.read("experiment.yaml").decode(), self._deployment.files
-                )
-                self.prices = prices_from_json(files.read(layout.PRICES))
-        except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
-            raise AccountError(f"{self._deployment.files} cannot be read: {error}") from None
+        with TemporaryDirectory() as folder:
+            store = self._client("s3")
+            path = ask(lambda: self._deployment.fetch_files(store, Path(folder)))
+            deployed = yaml_text.parse(path.read_text(), self._deployment.files)
+            self.prices = prices_from_json(path.with_name(layout.PRICES).read_bytes())
         _check_same(experiment, deployed, found.deployed)
         self._ledger = Ledger(self._client("dynamodb"), self._deployment.ledger_table)
         self._heartbeat = Heartbeat(self._ledger, self._deployment, now=self._now, ended=self._end)

@@ -107,13 +107,17 @@ class Heartbeat:
             raise LostRunError(f"another learner or pool continues {self._deployment.key}")
 
     def promise(
-        self, figures: Mapping[str, str | float], *, due_s: float, is_written: bool = True
+        self,
+        figures: Mapping[str, str | float],
+        *,
+        due_s: float | None = None,
+        is_written: bool = True,
     ) -> None:
         """Sets the figures that hold from now on.
 
         Args:
             figures: Attributes of `runtime.aws.ledger.Entry`.
-            due_s: When the next call is due, seconds since 1970.
+            due_s: When the next call is due, seconds since 1970; None = as before.
             is_written: Whether to return only when the ledger has them.
 
         Raises:
@@ -124,15 +128,13 @@ class Heartbeat:
             raise self._lost
         with self._lock:
             self._values.update(figures)
-            self._due_s = due_s
+            self._due_s = self._due_s if due_s is None else due_s
         if is_written:
             self.write()
 
     def trains(self) -> None:
         """Allows the first round to begin; raises like `promise`."""
-        with self._lock:
-            self._values["state"] = TRAINING
-        self.write()
+        self.promise({"state": TRAINING})
 
     def pauses(self) -> None:
         """Reports, if possible, that this learner was interrupted and another one will come."""
@@ -148,9 +150,7 @@ class Heartbeat:
 
     def finishes(self, reason: str) -> None:
         """Reports that nothing is left to do, unless another process has taken the run over; raises like `promise`."""
-        with self._lock:
-            self._values.update(state=FINISHED, reason=reason, stop_event="")
-        self.write()
+        self.promise({"state": FINISHED, "reason": reason, "stop_event": ""})
 
     def close(self) -> None:
         self._closing.set()

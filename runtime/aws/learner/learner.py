@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from runtime.aws.clients import clients
 from runtime.aws.failures import AWS_ERRORS
-from runtime.aws.learner.attempt import Then, attempt, fetch_files, leave_word
+from runtime.aws.learner.attempt import Then, attempt, leave_word
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.instance import InterruptionWatch, read_identity
 from runtime.aws.learner.log import LOG, log_to_standard_output
@@ -84,7 +85,7 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
         try:
             deployment = Deployment.from_environment(os.environ, billed_since="", **read_identity())
             deployment = replace(deployment, billed_since=str(created_at_s(deployment.stack)))
-            path = fetch_files(deployment.files, Path(folder))
+            path = deployment.fetch_files(clients()("s3"), Path(folder))
         except ExperimentError as error:
             LOG.error("error: %s", error)
             return REFUSED

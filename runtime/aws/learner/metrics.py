@@ -11,7 +11,7 @@ from runtime.aws.learner.deployment import Deployment
 from runtime.names import METRIC_NAMESPACE
 from runtime.records.rows import RoundRow
 
-INTERVAL_S = 60.0
+SEND_INTERVAL_S = 60.0
 METRICS = {
     "EpisodeReturn": "episode_return_mean",
     "EvaluationReturn": "evaluation_return_mean",
@@ -25,11 +25,10 @@ METRICS = {
     "RoundSeconds": "round_s",
 }
 """Names in CloudWatch, and their keys in a round's row."""
-_VALUES_MAX = 150
 
 
 class Metrics:
-    """Sends the rounds' figures once a minute, or after 150 rounds if that is sooner.
+    """Sends the newest round's figures once a minute, and the newest evaluation since then.
 
     Failures do not affect the run.
     """
@@ -53,18 +52,16 @@ class Metrics:
             {"Name": "Experiment", "Value": deployment.experiment},
             {"Name": "Run", "Value": deployment.run},
         ]
-        self._values: dict[str, list[float]] = {}
-        self._sent_at_s = -INTERVAL_S
+        self._values: dict[str, float] = {}
+        self._sent_at_s = -SEND_INTERVAL_S
         self._has_reported = False
 
     def round_finished(self, row: RoundRow) -> None:
         columns = vars(row)
         for name, key in METRICS.items():
             if columns[key] is not None:
-                self._values.setdefault(name, []).append(float(columns[key]))
-        if self._clock() - self._sent_at_s >= INTERVAL_S or any(
-            len(values) >= _VALUES_MAX for values in self._values.values()
-        ):
+                self._values[name] = float(columns[key])
+        if self._clock() - self._sent_at_s >= SEND_INTERVAL_S:
             self.flush()
 
     def flush(self) -> None:
@@ -72,8 +69,8 @@ class Metrics:
         if not self._values:
             return
         data = [
-            {"MetricName": name, "Dimensions": self._dimensions, "Values": values}
-            for name, values in self._values.items()
+            {"MetricName": name, "Dimensions": self._dimensions, "Value": value}
+            for name, value in self._values.items()
         ]
         self._values, self._sent_at_s = {}, self._clock()
         try:

@@ -7,8 +7,7 @@ import socket
 from dataclasses import dataclass, fields
 
 from runtime.aws.asking import AccountError, ask
-from runtime.aws.assuming import assume
-from runtime.aws.clients import Session, open_session
+from runtime.aws.clients import Session, assumed_session, open_session
 from runtime.aws.guard.stacks import GuardedStack, read_deployment
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.stacks import find_stack, outputs_of
@@ -80,5 +79,5 @@ def find_pool(name: str) -> FoundPool:
     return FoundPool(
         Deployment(**{**dict.fromkeys((one.name for one in fields(Deployment)), ""), **known}),
         deployed,
-        assume(session, outputs[POOL_ROLE_OUTPUT], f"pool-{os.getpid()}"),
+        assumed_session(session, outputs[POOL_ROLE_OUTPUT], f"pool-{os.getpid()}"),
     )

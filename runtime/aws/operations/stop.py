@@ -15,7 +15,7 @@ from runtime.aws.guard.check import FRESH_S
 from runtime.aws.guard.stacks import read_deployment
 from runtime.aws.guard.teardown import GONE, TeardownError, what_is_left
 from runtime.aws.ledger import LedgerError, find_ledger
-from runtime.aws.stacks import find_stack, stack_names
+from runtime.aws.stacks import DELETED, find_stack, stack_names
 from runtime.names import STACK_PREFIX
 from runtime.show.terminal import confirm, laid_out
 from runtime.times import INTERVAL_S
@@ -128,7 +128,7 @@ def _delete(formation: Any, stack: str, sleep: Callable[[float], None]) -> None:
     """
     formation.delete_stack(StackName=stack)
     while (left := find_stack(formation, stack)) is not None:
-        if left["StackStatus"] == "DELETE_COMPLETE":
+        if left["StackStatus"] == DELETED:
             return
         if left["StackStatus"] != "DELETE_IN_PROGRESS":
             raise TeardownError(what_is_left(formation, left))

@@ -268,8 +268,6 @@ def test_every_family_has_its_quota_or_is_refused(code: str | None, types: str) 
 
 
 NEEDS = Needs(
-    run="one",
-    budget_usd="2",
     region="us-east-1",
     actors_min="1",
     others="1",

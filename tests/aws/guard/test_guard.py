@@ -492,9 +492,9 @@ def test_nothing_is_counted_before_cloudformation_begins_to_make_it(account: Acc
     account.tick()
     entry = account.ledger.get(f"hopper/{RUN}")
     assert entry.parts_from_s == {
-        "learner_from_s": made_s,
-        "cache_from_s": looked_s,
-        "provisioned_from_s": looked_s,
+        "learner": made_s,
+        "cache": looked_s,
+        "provisioned": looked_s,
     }
     stack.status = "CREATE_COMPLETE"
     deployed = find_deployments(client_of)[0][0].begun(entry, 0.0)
@@ -533,13 +533,19 @@ def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account
     )
     account.ledger.record(f"hopper/{RUN}", writer="w", heartbeat_at_s=account.now_s)
     (deployed,) = find_deployments(client_of)[0]
-    teardown = account.guard().teardown
-    assert teardown.advance(deployed, account.ledger.get(deployed.run)) == (
-        "stop key: the learner, which puts its results into the bucket, or the pool"
-    )
+
+    def advance() -> str:
+        steps = account.guard().teardown.steps(deployed, account.ledger.get(deployed.run))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+    assert advance() == "stop key: the learner, which puts its results into the bucket, or the pool"
     assert account.calls == []
     account.ledger.finish(deployed.run, stack=stack, reason="taken down")
-    assert teardown.advance(deployed, account.ledger.get(deployed.run)) == ""
+    assert advance() == ""
     # The learner has stopped its actors itself.
     assert (account.invoked, account.left("hopper")) == ([], [])
 

@@ -397,7 +397,7 @@ class Run:
             clock=BillingClock(
                 max(stack.prepared_s, entry.began_at_s),
                 now=lambda: self._clock(machine),
-                **entry.parts_from_s,
+                **{f"{part}_from_s": at_s for part, at_s in entry.parts_from_s.items()},
             ),
         )
         if self.kept:
@@ -567,7 +567,7 @@ def what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def what_stood(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Teardown, "_final_usd", lambda self, deployed, entry, **_: entry.promised_usd
+        Teardown, "_final_usd", lambda self, deployed, entry, gone_s: entry.promised_usd
     )
 
 

@@ -190,10 +190,12 @@ def test_a_part_counts_from_the_last_time_on_that_the_guard_saw_that_it_was_not_
 
 def test_a_start_whose_first_phase_does_not_end_is_ended_and_the_phase_named() -> None:
     slow = replace(
-        DEPLOYED, status="CREATE_IN_PROGRESS", learner_from_s=DEPLOYED.created_at_s + MAKING_LIMIT_S
+        DEPLOYED,
+        status="CREATE_IN_PROGRESS",
+        from_s={"learner": DEPLOYED.created_at_s + MAKING_LIMIT_S},
     )
     assert slow.reason_to_end(None, CREATED_S) == ""
-    late = replace(slow, learner_from_s=slow.learner_from_s + 1.0)
+    late = replace(slow, from_s={"learner": slow.from_s["learner"] + 1.0})
     assert late.reason_to_end(None, CREATED_S).startswith(
         "the first phase of its start, all but the learner, was not over after 20 "
     )

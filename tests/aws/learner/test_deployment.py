@@ -30,24 +30,6 @@ def test_what_is_empty_is_told_too():
     assert Deployment.from_environment(WHOLE | {"NITRO_CACHE_URL": ""}).cache_url == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PROVISIONED", "x"),
-        ("PROVISIONED", "-3"),
-        ("PROVISIONED", ""),
-        ("PROVISIONED", "1.5"),
-        ("TAIL_USD", "x"),
-        ("TAIL_USD", "-1"),
-        ("TAIL_USD", "nan"),
-        ("TAIL_USD", ""),
-    ],
-)
-def test_what_cannot_be_is_refused(name: str, value: str):
-    with pytest.raises(ExperimentError, match=f"NITRO_{name} = '{value}' is not allowed"):
-        Deployment.from_environment(WHOLE | {f"NITRO_{name}": value})
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_deployment_described_in_part_is_refused_unless_the_rest_is_found(name: str):
     variable = f"NITRO_{name.upper()}"

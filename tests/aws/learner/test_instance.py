@@ -83,7 +83,6 @@ def test_it_finds_its_instance_its_files_and_since_when_its_stack_is_billed(
         (ENDPOINT_VARIABLE, "http://127.0.0.1:9", learner.TRY_AGAIN),
         ("NITRO_STACK", "another", learner.TRY_AGAIN),
         ("NITRO_FILES", "s3://files/other.zip", learner.TRY_AGAIN),
-        ("NITRO_PROVISIONED", "x", learner.REFUSED),
         ("NITRO_RUN", None, learner.REFUSED),
     ],
 )
