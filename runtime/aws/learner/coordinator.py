@@ -15,7 +15,7 @@ from typing import Any
 
 from runtime.aws.clients import clients
 from runtime.aws.learner.attempt import Then, attempt, leave_word
-from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.deployment import Deployment, fetch_files
 from runtime.aws.learner.log import LOG, log_to_standard_output
 from runtime.errors import RunError
 from runtime.experiment.loading import load_experiment
@@ -57,7 +57,7 @@ def handler(
         instance_id=context.aws_request_id,
     )
     with tempfile.TemporaryDirectory() as folder:
-        path = deployment.fetch_files(clients()("s3"), Path(folder) / "files")
+        path = fetch_files(clients()("s3"), deployment.files, Path(folder) / "files")
         ended = attempt(
             path,
             Path(folder) / "run",

@@ -68,22 +68,6 @@ class Deployment:
         """Returns the key of the run's entry in the ledger."""
         return run_key(self.experiment, self.run)
 
-    def fetch_files(self, store: Any, folder: Path) -> Path:
-        """Unpacks the run's own files, which no image contains, and returns the experiment file's path.
-
-        Args:
-            store: S3 client.
-            folder: Target folder.
-
-        Raises:
-            ClientError or BotoCoreError: They cannot be read.
-        """
-        bucket, _, key = self.files.removeprefix("s3://").partition("/")
-        found = store.get_object(Bucket=bucket, Key=key)["Body"].read()
-        with zipfile.ZipFile(io.BytesIO(found)) as files:
-            files.extractall(folder)
-        return folder / "experiment.yaml"
-
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], **found: str) -> Deployment:
         """Returns the deployment that ``environment`` describes.
@@ -103,3 +87,21 @@ class Deployment:
                 f"the variables {', '.join(missing)} are not set, as they are on a deployed learner"
             )
         return cls(**{name: given[variable] for name, variable in names.items()})
+
+
+def fetch_files(store: Any, url: str, folder: Path) -> Path:
+    """Unpacks the run's own files, which no image contains, and returns the experiment file's path.
+
+    Args:
+        store: S3 client.
+        url: ``s3://BUCKET/KEY`` of a zip.
+        folder: Target folder.
+
+    Raises:
+        ClientError or BotoCoreError: They cannot be read.
+    """
+    bucket, _, key = url.removeprefix("s3://").partition("/")
+    found = store.get_object(Bucket=bucket, Key=key)["Body"].read()
+    with zipfile.ZipFile(io.BytesIO(found)) as files:
+        files.extractall(folder)
+    return folder / "experiment.yaml"

@@ -15,6 +15,7 @@ from typing import Any
 from runtime.aws.asking import ask
 from runtime.aws.clients import clients
 from runtime.aws.guard.stacks import GuardedStack
+from runtime.aws.learner.deployment import fetch_files
 from runtime.aws.learner.heartbeat import Heartbeat, check_guard
 from runtime.aws.learner.log import LOG
 from runtime.aws.learner.pool_stack import FoundPool
@@ -81,7 +82,7 @@ class PoolBackend:
         self._client, self._now = clients(found.session), now or steady_clock()
         with TemporaryDirectory() as folder:
             store = self._client("s3")
-            path = ask(lambda: self._deployment.fetch_files(store, Path(folder)))
+            path = ask(lambda: fetch_files(store, self._deployment.files, Path(folder)))
             deployed = yaml_text.parse(path.read_text(), self._deployment.files)
             self.prices = prices_from_json(path.with_name(layout.PRICES).read_bytes())
         _check_same(experiment, deployed, found.deployed)

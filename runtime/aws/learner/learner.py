@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from runtime.aws.clients import clients
 from runtime.aws.failures import AWS_ERRORS
 from runtime.aws.learner.attempt import Then, attempt, leave_word
-from runtime.aws.learner.deployment import Deployment
+from runtime.aws.learner.deployment import Deployment, fetch_files
 from runtime.aws.learner.instance import InterruptionWatch, read_identity
 from runtime.aws.learner.log import LOG, log_to_standard_output
 from runtime.aws.learner.stack import created_at_s, release, tell_stack
@@ -85,7 +85,7 @@ def main(arguments: list[str], now: Callable[[], float] | None = None) -> int:
         try:
             deployment = Deployment.from_environment(os.environ, billed_since="", **read_identity())
             deployment = replace(deployment, billed_since=str(created_at_s(deployment.stack)))
-            path = deployment.fetch_files(clients()("s3"), Path(folder))
+            path = fetch_files(clients()("s3"), deployment.files, Path(folder))
         except ExperimentError as error:
             LOG.error("error: %s", error)
             return REFUSED

@@ -39,7 +39,6 @@ from runtime.aws.operations.stop import take_down
 from runtime.aws.stacks import find_stack
 from runtime.times import (
     LATE_S,
-    MAKING_LIMIT_S,
     MISSING_S,
     STARTING_S,
     STOP_GRACE_S,
@@ -422,28 +421,6 @@ def test_what_a_pool_sampled_with_is_gone_within_two_ticks_when_it_is_closed_sil
     assert entry.spent_usd >= 0.01 + figures.get("reserved_usd", 0.02) - 1e-9
 
 
-def test_only_the_one_that_may_not_go_on_is_ended(account: Account) -> None:
-    hopper, walker = (account.deploy(name) for name in NAMES)
-    account.train("hopper", hopper)
-    account.train("walker", walker, state=FINISHED, reason="max_rounds")
-    before = account.left("hopper")
-    reports = account.tick()
-    assert (reports["Nitro-hopper"]["decision"], account.left("walker")) == ("", [])
-    assert account.left("hopper") == before
-    assert "elasticache.delete_serverless_cache" in account.calls
-
-
-def test_a_deployment_that_nobody_announced_is_ended_when_its_time_is_up(account: Account) -> None:
-    account.deploy("hopper")
-    assert account.tick(MISSING_S - 60)["Nitro-hopper"]["decision"] == ""
-    report = account.tick(120)["Nitro-hopper"]
-    assert report["decision"].startswith("its learner or pool never reported")
-    assert account.left("hopper") == []
-    entry = account.ledger.get(f"hopper/{RUN}")
-    assert 0.0 < entry.spent_usd < 1.0
-    assert (entry.state, entry.reserved_usd, account.invoked) == (FINISHED, 0.0, [])
-
-
 def test_time_and_money_count_from_the_execution_of_a_stack_that_was_prepared_days_before(
     account: Account,
 ) -> None:
@@ -506,22 +483,6 @@ def test_nothing_is_counted_before_cloudformation_begins_to_make_it(account: Acc
         / 3600,
         abs=1e-6,
     )
-
-
-def test_a_start_whose_first_phase_does_not_end_is_taken_down(account: Account) -> None:
-    account.now_s = time.time()
-    account.tick()
-    account.deploy("hopper")
-    in_creation("hopper")
-    account.unmade = {GROUP}
-    while not (reason := account.tick()["Nitro-hopper"]["decision"]):
-        assert account.now_s < time.time() + MAKING_LIMIT_S + 180
-    assert reason.startswith(
-        "the first phase of its start, all but the learner, was not over after 2"
-    )
-    account.unmade = set()
-    account.tick()
-    assert account.left("hopper") == []
 
 
 def test_a_learner_that_is_there_may_put_its_results_away_first(account: Account) -> None:
@@ -688,20 +649,6 @@ def test_steps_that_cannot_be_noted_are_taken_all_the_same(
     assert account.left("hopper") == []
 
 
-def test_what_is_throttled_is_done_a_minute_later(account: Account) -> None:
-    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
-    moments = [refused("Throttling")]
-
-    def refuse(what: str) -> None:
-        if moments and what.startswith("lambda.put"):
-            raise moments.pop()
-
-    account.fail = refuse
-    assert "Throttling" in account.tick()["Nitro-hopper"]["error"]
-    assert account.tick()["Nitro-hopper"]["waiting_for"] == ""
-    assert account.left("hopper") == []
-
-
 def test_one_deployments_trouble_does_not_keep_the_guard_from_the_others(account: Account) -> None:
     for name in NAMES:
         account.train(name, account.deploy(name), state=FINISHED, reason="max_rounds")
@@ -831,30 +778,6 @@ def test_each_tick_begins_with_another_deployment(
     assert set(waited) == {"Nitro-hopper", "Nitro-walker"}
 
 
-def test_a_deletion_that_fails_is_told_and_tried_again(
-    account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MOTO_FAILING_DELETIONS", "Nitro-hopper=2")
-    account.train("hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds")
-    account.tick()
-    assert account.left("hopper") == []
-    assert account.told.count("Nitro-hopper could not be deleted (1 times)") == 1
-    assert account.ledger.get(f"hopper/{RUN}").order.failures == 2
-
-
-def test_ticks_that_come_twice_do_nothing_twice(account: Account) -> None:
-    account.train(
-        "hopper", account.deploy("hopper"), state=FINISHED, reason="max_rounds", spent_usd=0.05
-    )
-    account.tick()
-    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
-    calls, told = list(account.calls), list(account.told)
-    account.tick(0)
-    account.tick(0)
-    assert (account.calls, account.told) == (calls, told)
-    assert account.ledger.get(f"hopper/{RUN}").spent_usd == spent_usd
-
-
 def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     stack = account.deploy("hopper")
     # The instance was launched before that.
@@ -879,20 +802,6 @@ def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     # The new deployment of the run starts with that sum, and is not taken down for an order that is done.
     assert account.tick(60)["Nitro-hopper"]["decision"] == ""
     assert account.tick(0)["Nitro-hopper"]["projected_usd"] >= entry.spent_usd
-
-
-def test_a_deployment_that_never_came_up_is_paid_by_the_run_too(account: Account) -> None:
-    first = account.deploy("hopper")
-    account.train("hopper", first, state=FINISHED, reason="budget", spent_usd=0.2, reserved_usd=0.0)
-    account.tick()
-    spent_usd = account.ledger.get(f"hopper/{RUN}").spent_usd
-    account.deploy("hopper")
-    account.tick()
-    account.tick(MISSING_S)
-    assert account.left("hopper") == []
-    entry = account.ledger.get(f"hopper/{RUN}")
-    assert entry.spent_usd > spent_usd + 0.3
-    assert (entry.is_open, "gone" in entry.order.steps) == (False, True)
 
 
 def test_what_somebody_else_has_deleted_is_closed_and_its_successor_left_alone(
@@ -934,17 +843,6 @@ def test_a_stack_that_is_protected_is_told(account: Account) -> None:
     assert "ValidationError" in account.tick()["Nitro-hopper"]["waiting_for"]
     assert "Nitro-hopper could not be deleted (1 times)" in account.told
     assert [one for one in account.left("hopper") if one.startswith("i-") or "cache" in one] == []
-
-
-def test_a_creation_that_has_failed_is_cleared_away(account: Account) -> None:
-    account.deploy("hopper")
-    backend = moto.backends.get_backend("cloudformation")["123456789012"]["us-east-1"]
-    (stack,) = [one for one in backend.stacks.values() if one.name == "Nitro-hopper"]
-    stack.status = "ROLLBACK_COMPLETE"
-    assert account.tick()["Nitro-hopper"]["decision"] == (
-        "its stack is ROLLBACK_COMPLETE: its events, and boot/ in the results bucket, tell why"
-    )
-    assert account.left("hopper") == []
 
 
 # Network interfaces
@@ -1006,20 +904,6 @@ def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(
     while find_stack(client_of("cloudformation"), stack)["StackStatus"] != "DELETE_COMPLETE":
         lingering.sleep(60)
     assert lingering.now_s - began_s == pytest.approx(moto_types.INTERFACES_DELETED_S, abs=61)
-
-
-def test_interfaces_are_waited_for_from_when_the_function_left(lingering: Account) -> None:
-    """The wait does not start with the order, which may be long ago when an API that hung answers again."""
-    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
-    lingering.hanging = ("nitro-hopper", "Nitro-hopper")
-    while lingering.ledger.get(f"hopper/{RUN}").order is None or lingering.now_s < (
-        lingering.ledger.get(f"hopper/{RUN}").order.ordered_at_s + 400
-    ):
-        lingering.tick()
-    lingering.hanging = ()
-    assert minutes_until_gone(lingering) <= 6
-    assert interfaces() == lingering.left("hopper") == []
-    assert not any("interfaces are left" in subject for subject in lingering.told)
 
 
 def test_interfaces_that_stay_are_told_and_deleted_with_a_role_that_outlives_the_experiment(

@@ -80,30 +80,6 @@ def test_a_deployment_is_what_its_tags_say() -> None:
     assert read_deployment(stack()) == DEPLOYED
 
 
-def test_amounts_are_rounded_up_in_tags() -> None:
-    made = tags_of_limits(
-        experiment="e",
-        run="r",
-        budget_usd=0.1 + 0.2,
-        tail_usd=0.00001,
-        burn_usd_per_hour=1.00001,
-        floor_usd_per_hour=1.00009,
-        cache_usd_per_hour=0.0,
-        provisioned_usd_per_hour=0.0,
-        lifetime_hours=1 / 3,
-    )
-    assert made["nitro:floor-usd-per-hour"] == "1.0001"
-    assert (
-        made["nitro:tail-usd"],
-        made["nitro:burn-usd-per-hour"],
-        made["nitro:cache-usd-per-hour"],
-    ) == ("0.0001", "1.0001", "0.0000")
-    assert (float(made["nitro:budget-usd"]), float(made["nitro:lifetime-hours"])) == (
-        0.1 + 0.2,
-        1 / 3,
-    )
-
-
 def test_other_stacks_and_those_without_resources_are_none() -> None:
     assert read_deployment(stack() | {"Tags": [{"Key": "team", "Value": "rl"}]}) is None
     assert read_deployment(stack() | {"StackName": "Copy"}) is None
@@ -153,39 +129,6 @@ def test_earlier_deployments_count_and_the_time_between_them_does_not() -> None:
     assert DEPLOYED.projected_usd(earlier, CREATED_S + 1800) == pytest.approx(3.0 + 1.8)
     taken_over = replace(earlier, stack=STACK, burn_usd_per_hour=0.0)
     assert DEPLOYED.projected_usd(taken_over, CREATED_S + 1800) == pytest.approx(3.0 + 1.8)
-
-
-def test_time_counts_from_the_execution_of_a_stack_that_was_prepared_before() -> None:
-    day_s = 86_400.0
-    new = DEPLOYED.begun(None, CREATED_S + day_s)
-    assert new.created_at_s == CREATED_S + day_s, "nothing of it existed when the guard looked last"
-    assert new.projected_usd(None, CREATED_S + day_s + 1800) == pytest.approx(1.8)
-    assert new.reason_to_end(None, CREATED_S + day_s + 60) == ""
-    noted = replace(ENTRY, began_at_s=CREATED_S + day_s)
-    assert DEPLOYED.begun(noted, CREATED_S + 3 * day_s).created_at_s == CREATED_S + day_s
-    assert DEPLOYED.begun(replace(noted, stack="arn:another"), 0.0) == DEPLOYED
-
-
-def test_a_part_counts_from_the_last_time_on_that_the_guard_saw_that_it_was_not_there() -> None:
-    parted = replace(DEPLOYED, cache_usd_per_hour=0.36, provisioned_usd_per_hour=0.72)
-    notes = Entry(
-        "e/r",
-        stack=STACK,
-        began_at_s=CREATED_S,
-        cache_from_s=CREATED_S + 100,
-        provisioned_from_s=CREATED_S + 200,
-        learner_from_s=CREATED_S + 600,
-    )
-    begun = parted.begun(notes, 0.0)
-    assert begun.projected_usd(notes, CREATED_S + 1100) == pytest.approx(
-        0.1 + 0.18 + 2.52 * 500 / 3600
-    )
-    assert begun.projected_usd(notes, CREATED_S + 50) == 0.0
-    of_another = replace(notes, stack="arn:another")
-    assert parted.begun(of_another, 0.0).projected_usd(None, CREATED_S + 1000) == pytest.approx(1.0)
-    # If a learner says that it has covered everything, the lowest price of existing resources is still counted.
-    lied = replace(notes, covered_until_s=CREATED_S + 10**9)
-    assert parted.begun(lied, 0.0).projected_usd(lied, CREATED_S + 36_600) >= 10 * 0.4 - 0.01
 
 
 def test_a_start_whose_first_phase_does_not_end_is_ended_and_the_phase_named() -> None:

@@ -298,14 +298,6 @@ def test_what_was_uploaded_comes_down_byte_for_byte_and_the_ledger_from_its_item
     assert entry.promised_usd == pytest.approx(first.meter.spent_usd)
 
 
-def test_nothing_there_is_nothing_changed(aws: Aws, tmp_path: Path) -> None:
-    aws.s3.put_object(Bucket=BUCKET, Key="hopper/abcd/rounds.jsonl", Body=b"of another run")
-    learner = Learner(Wire(aws), tmp_path)
-    (tmp_path / "rounds.jsonl").write_bytes(b"rows")
-    learner.bucket.download("")
-    assert contents(tmp_path) == {"rounds.jsonl": b"rows"}
-
-
 @pytest.mark.parametrize(
     "key",
     ["../evil", "tensorboard/../../evil", "launches/i-1", "ended.json", ".lock", "ledger.json"],
@@ -490,14 +482,6 @@ def test_what_a_killed_process_left_half_written_is_removed_and_ends_nothing(
     assert (again.round_index, name in found, found["notes.tmp"]) == (ROUNDS, False, b"mine")
 
 
-def test_rows_without_a_whole_checkpoint_are_done_again(aws: Aws, tmp_path: Path) -> None:
-    for name in ("rounds.jsonl", "checkpoints/round_000003.safetensors"):
-        aws.s3.put_object(Bucket=BUCKET, Key=PREFIX + name, Body=b"{}\n")
-    learner = Learner(Wire(aws), tmp_path)
-    learner.bucket.download("{}")
-    assert "rounds.jsonl" not in contents(tmp_path)
-
-
 def test_a_run_whose_summary_is_there_is_there_as_a_whole(aws: Aws, tmp_path: Path) -> None:
     """A learner that finds the summary treats the run as ended and uploads nothing more."""
     wire = Wire(aws)
@@ -524,28 +508,6 @@ def test_a_failing_upload_is_made_up_for(aws: Aws, tmp_path: Path) -> None:
     assert {key.removeprefix(PREFIX): data for key, data in aws.objects().items()} == contents(
         tmp_path
     )
-
-
-def test_a_conflict_with_nobody_is_tried_again_and_one_without_end_is_told(
-    aws: Aws, tmp_path: Path
-) -> None:
-    wire = Wire(aws)
-    learner = Learner(wire, tmp_path)
-    learner.restore()
-    wire.at, wire.before = len(wire.calls) + 4, refuse("ConditionalRequestConflict")
-    learner.round()
-
-    class Refusing(Wire):
-        def __getattr__(self, name: str) -> Any:
-            if name == "put_object":
-                return lambda **_: refuse("ConditionalRequestConflict")()
-            return super().__getattr__(name)
-
-    bucket = ResultsBucket(
-        RunFiles(Refusing(aws), BUCKET, PREFIX), tmp_path, learner.heartbeat.check_owner
-    )
-    with pytest.raises(ResultsError, match="is refused again and again"):
-        bucket.upload()
 
 
 def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(
