@@ -331,21 +331,24 @@ class ActorCritic(ABC, Generic[Settings]):
             is_replay: Whether an earlier update has seen these batches. Then the moments do not change.
         """
         torch.set_num_threads(self._torch_threads)
-        if self.settings.normalize_observations and not is_replay:
-            for batch in batches:
-                observations = flat(batch, batch.observations)
-                self.moments.add(*self.share.moments(floats(observations, self._spaces)))
-        if self.settings.normalize_rewards and not is_replay:
-            for batch in batches:
-                returns = discounted_so_far(
-                    batch.rewards,
-                    batch.terminated | batch.bootstrap_mask,
-                    discount=self.settings.discount,
-                )
-                self.return_moments.add(*self.share.moments(flat(batch, returns)[:, None]))
+        for batch in () if is_replay else batches:
+            self._merge(batch)
         self.learning_rate = self.settings.learning_rate
         if self.settings.learning_rate_schedule == "linear":
             self.learning_rate *= max(0.0, 1.0 - progress)
+
+    def _merge(self, batch: Batch) -> None:
+        """Merges a batch into the moments that normalize."""
+        if self.settings.normalize_observations:
+            observations = flat(batch, batch.observations)
+            self.moments.add(*self.share.moments(floats(observations, self._spaces)))
+        if self.settings.normalize_rewards:
+            returns = discounted_so_far(
+                batch.rewards,
+                batch.terminated | batch.bootstrap_mask,
+                discount=self.settings.discount,
+            )
+            self.return_moments.add(*self.share.moments(flat(batch, returns)[:, None]))
 
     def gradients(
         self, tensors: Tensors, indices: torch.Tensor | None = None

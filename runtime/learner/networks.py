@@ -36,12 +36,7 @@ class PolicyNetwork(nn.Module):
         initial_std: float = 1.0,
     ) -> None:
         super().__init__()
-        self.layers = _make_layers(
-            network,
-            spaces,
-            spaces.output_size,
-            output_gain=0.01,
-        )
+        self.layers = _make_layers(network, spaces, spaces.output_size, output_gain=0.01)
         self.log_std = (
             None
             if spaces.is_discrete
@@ -209,11 +204,10 @@ def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: flo
         layers = (TanhLayers if is_by_hand else nn.Sequential)(
             *pixels, *_dense_layers(spaces.observation_size, outputs, architecture)
         )
-    *hidden, last = _parametric(layers)
-    for layer in hidden:
-        nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
-    nn.init.orthogonal_(last.weight, output_gain)
-    for layer in (*hidden, last):
+    parametric = _parametric(layers)
+    gains = [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain]
+    for layer, gain in zip(parametric, gains, strict=True):
+        nn.init.orthogonal_(layer.weight, gain)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
     return layers

@@ -49,7 +49,6 @@ class StreamedRound(Round):
         ends_s: Until when that must have ended, by the clock.
         numbers: Numbers of the next actors. With its number an actor gets its own random numbers, and a resumed round
             draws the same again.
-        most_in_flight: The most actors at the same time.
         is_shrunk: Whether the budget held fewer actors than were wanted.
         is_exhausted: Whether the budget has held too few actors since the current attempt began.
     """
@@ -57,7 +56,6 @@ class StreamedRound(Round):
     deadline_s: float = 0.0
     ends_s: float = 0.0
     numbers: Iterator[int] = field(default_factory=itertools.count)
-    most_in_flight: int = 0
     is_shrunk: bool = False
     is_exhausted: bool = False
 
@@ -94,7 +92,7 @@ class AsynchronousPacing(Pacing):
                 # The budget allows no more actors for this round.
                 self._bill(current)
                 return None
-            self._reject(current, actor_count=current.most_in_flight, actors_returned=0)
+            self._reject(current, actor_count=current.decision.actor_count, actors_returned=0)
         raise ActorsKeepFailingError(
             f"round {round_index} brought no trajectory {REJECTED_ROUNDS_MAX} times in a row, each time until "
             "its deadline; the last actor's error: ",
@@ -210,8 +208,6 @@ class AsynchronousPacing(Pacing):
         """Starts actors in free slots, limited by demand and budget. The oldest open episodes come first."""
         works = self._reserved(current)
         self._promise(current)
-        in_flight = len(self._flight.in_flight) + len(works)
-        current.most_in_flight = max(current.most_in_flight, in_flight)
         if not works:
             return
         for work in works:

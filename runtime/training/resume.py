@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from runtime.training.loop import RoundLoop
 
 
-def check_files(directory: RunDirectory) -> None:
-    """Checks that no directory has the name of a run's file.
-
-    Raises:
-        RunDirectoryError: One has.
-    """
-    for path in directory.path.iterdir():
-        if path.is_dir() and layout.RUN_FILE.fullmatch(path.name):
-            raise RunDirectoryError(
-                f"--out {directory.path}: {path.name} is a directory; allowed: a file"
-            )
-
-
 def stored_experiment(directory: RunDirectory) -> Experiment:
     """Returns the experiment of the run in the directory.
 

@@ -1,4 +1,4 @@
-"""A round until its row is written: the record that both pacings fill, and the columns of its row."""
+"""A round until its row is written: the record that its pacing fills, and the columns of its row."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ from runtime.training.evaluations import BestPolicy
 from runtime.training.opening import Backend, Run, open_run
 from runtime.training.preflight import preflight
 from runtime.training.resume import (
-    check_files,
     check_same_experiment,
     continue_rounds,
     finished_summary,
@@ -96,7 +95,6 @@ def train(
         directory = RunDirectory(out)
         stack.callback(directory.close)
         backend.fetch(directory)
-        check_files(directory)
         if directory.holds_run and not resume:
             raise RunDirectoryError(
                 f"--out {out}: holds a run already; continue it with --resume, or name another"

@@ -81,8 +81,7 @@ class SynchronousPacing(Pacing):
         meanwhile()
         self._decide(current)
         room = roles.progress.room_for(current.decision.actor_count)
-        if granted == wanted:
-            self._boost(group, spec, range(granted, room))
+        self._boost(group, spec, range(granted, room))
         self._tell_what_is_missing(current, room, group.started)
         current.most_reserved_usd = max(current.most_reserved_usd, money.meter.reserved_usd)
         self._flight.finish(until_s, "the round's deadline passed")

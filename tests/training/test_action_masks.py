@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import nitro_rl
 from lambda_actor.environments import make_environment
-from runtime.cli.main import main
 
 MASKED = "tests.environments:make_masked"
 FIRST = 3
@@ -61,16 +59,3 @@ def test_a_loaded_policy_takes_no_forbidden_action(run: Path) -> None:
         assert batch.tolist() == [action] * 2
         observation, _, terminated, _, info = environment.step(action)
     assert terminated
-
-
-def test_the_exported_file_takes_the_mask(run: Path, tmp_path: Path) -> None:
-    assert main(["export", str(run), "--onnx", str(tmp_path / "policy.onnx")]) == 0
-    policy, file = nitro_rl.load_policy(run), onnxruntime.InferenceSession(tmp_path / "policy.onnx")
-    draw = np.random.default_rng(0)
-    observations = draw.normal(size=(50, 2)).astype(np.float32)
-    masks = draw.random((50, 5)) < 0.5
-    masks[:, 2] = True
-    expected = policy.predict(observations, action_mask=masks)
-    [actions] = file.run(["action"], {"observation": observations, "action_mask": masks})
-    assert actions.tolist() == expected.tolist()
-    assert len(set(expected)) > 1

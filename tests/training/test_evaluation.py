@@ -227,12 +227,6 @@ def test_a_hit_is_confirmed_on_fresh_episodes_of_its_round(begin: Begin) -> None
         assert process.result(PATIENCE_S) == (usual if expected is usual else later)
 
 
-def test_it_samples_actions_on_request(begin: Begin) -> None:
-    environment = make_environment("CartPole-v1")
-    sampled = Evaluator(environment, 3, seed=4, is_stochastic=True)(weights_for(environment))
-    assert begin(is_stochastic=True).result(PATIENCE_S) == sampled
-
-
 def test_if_its_process_is_killed_another_one_repeats_the_evaluation_once(
     begin: Begin, tmp_path: Path
 ) -> None:

@@ -24,7 +24,6 @@ from runtime.money.prices import PRICES
 from runtime.records.run_directory import RunDirectory
 from runtime.training.opening import HERE, Resources, Run, open_run
 from runtime.training.resume import (
-    check_files,
     check_same_experiment,
     finished_summary,
     stored_experiment,
@@ -66,18 +65,6 @@ def test_another_updater_is_refused_by_the_names_of_both_unless_they_are_equal(
     are_equal = {before, now} <= {"instance", "function"}
     assert (f'learner.kind is "{now}" now, "{before}" in the run' in refusal) != are_equal
     assert are_equal == (not refusal)
-
-
-@pytest.mark.parametrize("name", ["ledger.json", "rounds.jsonl", "best_policy.safetensors"])
-def test_a_directory_in_place_of_a_file_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
-    (tmp_path / "run" / name).mkdir(parents=True)
-    (tmp_path / "run" / "tensorboard").mkdir()
-    refused = r"^--out .*: NAME is a directory; allowed: a file$".replace("NAME", name)
-    with closing(RunDirectory(tmp_path / "run")) as directory:
-        with pytest.raises(RunDirectoryError, match=refused):
-            check_files(directory)
-        (directory.path / name).rmdir()
-        check_files(directory)
 
 
 KWARGS = ({"a": 1}, {"a": True}, {"a": {}}, {"a": {"b": 2}}, {"a": [1, "x"]}, {"a": None})

@@ -235,6 +235,7 @@ def test_a_rejected_round_is_not_trained_on_and_tried_again():
     rig = Rig(fails((2, 1, 0), (2, 1, 1)), scaler=FOUR, patience=STRICT, stop={"max_rounds": 3})
     assert rig.loop.run() == "max_rounds"
     assert [batch.rewards.shape[1] for batch in rig.learner.batches] == [4, 4, 4]
+    assert [view.round_index for view in rig.views] == [1, 2, 3], "a later attempt asks nobody"
     (rejected,) = rig.events("round_rejected")
     assert (rejected["round_index"], rejected["actor_count"]) == (2, 4)
     assert rejected["actors_returned"] == 3
@@ -342,12 +343,26 @@ SHORT: dict[str, Any] = {
 """Returns limits with which a budget of twenty rounds holds one."""
 
 
-def test_a_boost_that_does_not_fit_is_shrunk():
-    rig = Rig(stop={"max_rounds": 1}, budget={"usd": worst_case_usd(3) + 1e-6})
+@pytest.mark.parametrize(("scaler", "wanted"), [({}, 6), (FOUR | {"actors_min": 2}, 4)])
+def test_a_boost_or_first_wave_that_does_not_fit_is_shrunk_to_what_the_budget_holds(
+    scaler: dict[str, Any], wanted: int
+):
+    """After a first wave that the budget has cut, nothing more starts."""
+    usd = worst_case_usd(3, scaler=scaler) + 1e-6
+    rig = Rig(stop={"max_rounds": 1}, budget={"usd": usd}, scaler=scaler)
     assert rig.loop.run() == "max_rounds"
-    assert (rig.column("actor_count_wanted"), rig.column("actor_count")) == ([6], [3])
+    assert (rig.column("actor_count_wanted"), rig.column("actor_count")) == ([wanted], [3])
     (shrunk,) = rig.events("round_shrunk")
-    assert (shrunk["round_index"], shrunk["wanted"], shrunk["granted"]) == (1, 6, 3)
+    assert (shrunk["round_index"], shrunk["wanted"], shrunk["granted"]) == (1, wanted, 3)
+    assert len(rig.fleet.started) == 3
+
+
+def test_a_budget_that_holds_no_round_is_told():
+    scaler = FOUR | {"actors_min": 4}
+    rig = Rig(scaler=scaler, budget={"usd": worst_case_usd(3, scaler=scaler)})
+    assert rig.loop.run() == "budget"
+    (exhausted,) = rig.events("budget_exhausted")
+    assert (exhausted["round_index"], exhausted["wanted"], rig.fleet.started) == (1, 4, [])
 
 
 @settings(max_examples=8)
@@ -391,13 +406,6 @@ def test_a_short_budget_tightens_reservations_where_nothing_is_billed_and_never_
     assert bool(rig.events("limits_tightened")) == (not is_billed)
     assert rig.meter.spent_usd <= usd and len(rig.rows) > 4
     assert rig.rows[-1]["spent_usd"] == pytest.approx(rig.meter.spent_usd, abs=1e-4)
-
-
-def test_an_update_beyond_the_files_own_limit_ends_the_run():
-    rig = Rig(**SHORT)
-    rig.learner.update_s = 5.0
-    with pytest.raises(BudgetError, match=r"learner\.update_timeout_s"):
-        rig.loop.run()
 
 
 # Unplanned ends

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import subprocess
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +21,10 @@ from runtime.training.preflight import preflight
 from runtime.training.trial import try_environment
 from tests.environments import Counter, StatefulCounter
 from tests.helpers import (
-    ROOT,
-    command,
     is_alive,
     results_only,
     rounds,
-    run_command,
     train,
-    wait_for,
 )
 
 LIMITED = f"{__name__}:make_long"
@@ -103,30 +96,6 @@ class Noisy(Counter):
         if written:
             raise RuntimeError(f"{written} bytes of that lie in a file")
         return super().reset(seed=seed)
-
-
-class Old(Counter):
-    """From the time when Gym's `reset` took no arguments."""
-
-    def reset(self):
-        return super().reset()
-
-
-class Starting(Counter):
-    """Starts a program that inherits its output; elsewhere, a thread that does not end."""
-
-    def __init__(self, home: int, pids: str) -> None:
-        super().__init__(episode_steps=None)
-        self.program = subprocess.Popen(["sleep", "9000"])
-        with Path(pids).open("a") as file:
-            file.write(f"{self.program.pid}\n")
-        if os.getpid() != home:
-            threading.Thread(target=time.sleep, args=(9000,)).start()
-
-    def close(self):
-        self.program.kill()
-        self.program.wait()
-        raise RuntimeError("closing it is a mess")
 
 
 class Stopping(Counter):
@@ -303,41 +272,6 @@ def test_an_environment_that_fails_is_refused_with_its_reason_and_place(
     assert re.search(re.escape(expected).replace(r"\(PLACE\)", PLACES[place]), str(caught.value))
 
 
-def test_a_trial_ends_with_a_killed_trainer(tmp_path: Path) -> None:
-    marker = tmp_path / "stopped"
-    path = write(
-        tmp_path / "one.yaml",
-        f"{__name__}:Stopping",
-        kwargs={"marker": str(marker), "place": "step", "how": "hang"},
-    )
-    trainer = subprocess.Popen(
-        command("train", str(path), "--out", str(tmp_path / "run")), cwd=ROOT
-    )
-    wait_for(lambda: marker.exists() and marker.read_text(), "the trial")
-    trainer.kill()
-    trainer.wait()
-    wait_for(lambda: not is_alive(int(marker.read_text())), "the trial's process to end")
-
-
-def test_programs_and_threads_of_an_environment_neither_delay_nor_outlive_a_run(
-    tmp_path: Path,
-) -> None:
-    path = write(
-        tmp_path / "one.yaml",
-        f"{__name__}:Starting",
-        max_episode_steps=50,
-        kwargs={"home": os.getpid(), "pids": str(tmp_path / "pids")},
-    )
-    changes = ("stop.max_rounds=1", "evaluation.every_rounds=1", "evaluation.episodes=1")
-    finished = train(path, tmp_path / "run", *(f"--set={one}" for one in changes))
-    assert finished.returncode == 0, finished.stderr
-    evaluated = run_command("evaluate", str(tmp_path / "run"))
-    assert evaluated.returncode == 0, evaluated.stderr
-    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    assert len(pids) >= 6, "here, replayed here and elsewhere, two actors, two evaluations"
-    wait_for(lambda: not any(map(is_alive, pids)), "the environments' programs to end")
-
-
 # Consequences for a run
 
 
@@ -369,13 +303,6 @@ def test_episodes_that_cannot_be_continued_are_refused_unless_they_are_cut(
         fitted(write(tmp_path / "one.yaml", environment_id, kwargs=kwargs))
     path = write(tmp_path / "cut.yaml", environment_id, kwargs=kwargs, truncate_at_fragment=True)
     assert fitted(path)[1].trial.replay == ""
-
-
-def test_an_environment_that_raises_is_refused_also_if_its_episodes_are_cut(tmp_path: Path) -> None:
-    options = {"kwargs": {"kind": "Old", "episode_steps": 8}, "truncate_at_fragment": True}
-    path = write(tmp_path / "one.yaml", LIMITED, 256, **options)
-    with pytest.raises(ExperimentError, match=r"Old.reset\(\) got an unexpected keyword argument"):
-        fitted(path)
 
 
 def test_a_run_replays_the_same_whichever_process_continues_and_however_often_it_is_resumed(
