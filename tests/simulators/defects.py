@@ -58,13 +58,7 @@ DEFECTS = {
         f"{_GUARD}/teardown.py",
         'return "" if status == "DELETE_COMPLETE" else f"CloudFormation ({status})"',
         'return ""',
-        "deploy-fails",
-    ),
-    "gone is said without another Describe": Defect(
-        f"{_GUARD}/teardown.py",
-        '        status = _status(find_stack(formation, deployed.stack))\n        return "" if',
-        '        status = "DELETE_COMPLETE"\n        return "" if',
-        "coordinator-hangs",
+        "superseded",
     ),
     "a start that is never over is not ended": Defect(
         f"{_GUARD}/stacks.py",

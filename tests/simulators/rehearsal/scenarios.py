@@ -294,7 +294,7 @@ def _of(world: Rehearsal, name: str) -> list[str]:
 def _deploy_another_run(world: Rehearsal) -> None:
     text = experiment(
         cache="none", provisioned=0, instance_types="c7i.large", max_rounds=_ROUNDS, usd=_AMPLE_USD
-    )
+    ).replace("fleet: {", "fleet: {kind: local, ")
     first = world.deploy(text=text)
     world.after_rounds(1)
     status = world.deploy_again("hopper", text.replace("seed: 3", "seed: 4"), "second")
@@ -480,7 +480,7 @@ SCENARIOS = {
         play=_stop_one_of_two,
     ),
     "superseded": Scenario(
-        "`cdk deploy` twice: the second run is refused while the first one runs, which trains to its end.",
+        "`cdk deploy` twice, without functions: the second run is refused while the first one runs to its end.",
         play=_deploy_another_run,
         rounds=_ROUNDS,
         instances=1,
