@@ -45,10 +45,6 @@ class Account:
     def resources(self, kind: str, stack: str) -> dict[str, dict[str, Any]]:
         return self.made.resources(kind, stack)
 
-    @property
-    def stack_id(self) -> str:
-        return stack_id(self.made.stack)
-
     def arns(self, stack: str) -> list[str]:
         """Returns the ARNs of all resources in a stack that IAM can name; for a log group, one of its streams."""
         found = [
@@ -178,35 +174,20 @@ class Account:
             if line.startswith(("export NITRO_", "export BOOT_"))
         )
 
-    def roles(self) -> dict[str, dict[str, Any]]:
-        """Returns the properties of all roles, by name."""
-        return {
-            self._name(stack, name): role["Properties"]
-            for stack in self.templates
-            for name, role in self.resources("AWS::IAM::Role", stack).items()
-        }
-
     def statements(self, role: str) -> list[Statement]:
-        """Returns the statements of all policies of a role."""
-        found = []
-        for stack in self.templates:
-            for policy in self.resources("AWS::IAM::Policy", stack).values():
-                if role in [self.text(stack, one) for one in policy["Properties"]["Roles"]]:
-                    found.extend(self.document(stack, policy["Properties"]["PolicyDocument"]))
-            for name, made in self.resources("AWS::IAM::Role", stack).items():
-                if self._name(stack, name) == role:
-                    for policy in made["Properties"].get("Policies", []):
-                        found.extend(self.document(stack, policy["PolicyDocument"]))
-        return found
+        """Returns the statements of a role's policies, which are all inline."""
+        return [
+            statement
+            for stack in self.templates
+            for name, made in self.resources("AWS::IAM::Role", stack).items()
+            if self._name(stack, name) == role
+            for policy in made["Properties"]["Policies"]
+            for statement in self.document(stack, policy["PolicyDocument"])
+        ]
 
     def document(self, stack: str, document: Mapping[str, Any]) -> Iterator[Statement]:
         for statement in document["Statement"]:
             yield read_statement(statement, lambda value: self.text(stack, value))
-
-    def log_stream(self, stack: str, function: Mapping[str, Any]) -> str:
-        """Returns a stream of the group that a function logs to."""
-        group = self.text(stack, function["LoggingConfig"]["LogGroup"])
-        return f"arn:aws:logs:{_HERE}:log-group:{group}:log-stream:one"
 
 
 def stack_id(stack: str) -> str:
