@@ -56,7 +56,7 @@ DEFECTS = {
     ),
     "gone is said before Describe finds the stack gone": Defect(
         f"{_GUARD}/teardown.py",
-        'return "" if status == "DELETE_COMPLETE" else f"CloudFormation ({status})"',
+        'return "" if status == DELETED else f"CloudFormation ({status})"',
         'return ""',
         "superseded",
     ),

@@ -25,10 +25,11 @@ METRICS = {
     "RoundSeconds": "round_s",
 }
 """Names in CloudWatch, and their keys in a round's row."""
+_VALUES_MAX = 150
 
 
 class Metrics:
-    """Sends the newest round's figures once a minute, and the newest evaluation since then.
+    """Sends the rounds' figures once a minute, or after 150 rounds if that is sooner.
 
     Failures do not affect the run.
     """
@@ -52,7 +53,7 @@ class Metrics:
             {"Name": "Experiment", "Value": deployment.experiment},
             {"Name": "Run", "Value": deployment.run},
         ]
-        self._values: dict[str, float] = {}
+        self._values: dict[str, list[float]] = {}
         self._sent_at_s = -SEND_INTERVAL_S
         self._has_reported = False
 
@@ -60,8 +61,10 @@ class Metrics:
         columns = vars(row)
         for name, key in METRICS.items():
             if columns[key] is not None:
-                self._values[name] = float(columns[key])
-        if self._clock() - self._sent_at_s >= SEND_INTERVAL_S:
+                self._values.setdefault(name, []).append(float(columns[key]))
+        if self._clock() - self._sent_at_s >= SEND_INTERVAL_S or any(
+            len(values) >= _VALUES_MAX for values in self._values.values()
+        ):
             self.flush()
 
     def flush(self) -> None:
@@ -69,8 +72,8 @@ class Metrics:
         if not self._values:
             return
         data = [
-            {"MetricName": name, "Dimensions": self._dimensions, "Value": value}
-            for name, value in self._values.items()
+            {"MetricName": name, "Dimensions": self._dimensions, "Values": values}
+            for name, values in self._values.items()
         ]
         self._values, self._sent_at_s = {}, self._clock()
         try:

@@ -1,4 +1,4 @@
-"""The dashboard's metrics are sent rarely, and never delay or fail the run."""
+"""The dashboard's metrics cover all rounds, are sent rarely, and never delay or fail the run."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class CloudWatch:
         if self.error:
             raise self.error
 
-    def values(self, name: str) -> list[float]:
+    def values(self, name: str) -> list[list[float]]:
         return [
-            one["Value"]
+            one["Values"]
             for call in self.calls
             for one in call["MetricData"]
             if one["MetricName"] == name
@@ -80,19 +80,19 @@ def test_the_first_round_is_sent_at_once(metrics: Metrics, cloudwatch: CloudWatc
     (call,) = cloudwatch.calls
     assert call["Namespace"] == "Nitro"
     assert all(one["Dimensions"] == dimensions for one in call["MetricData"])
-    assert {one["MetricName"]: one["Value"] for one in call["MetricData"]} == {
-        "EpisodeReturn": -3.0,
-        "Actors": 8.0,
-        "ActorsFailed": 0.0,
-        "BoostingScore": 0.75,
-        "SpentUsd": 0.5,
-        "RoundReservedUsd": 0.25,
-        "EnvSteps": 2048.0,
-        "RoundSeconds": 1.5,
+    assert {one["MetricName"]: one["Values"] for one in call["MetricData"]} == {
+        "EpisodeReturn": [-3.0],
+        "Actors": [8.0],
+        "ActorsFailed": [0.0],
+        "BoostingScore": [0.75],
+        "SpentUsd": [0.5],
+        "RoundReservedUsd": [0.25],
+        "EnvSteps": [2048.0],
+        "RoundSeconds": [1.5],
     }
 
 
-def test_one_call_a_minute_with_the_newest_figures_since(
+def test_one_call_a_minute_with_all_rounds_since(
     metrics: Metrics, cloudwatch: CloudWatch, clock: ManualClock
 ):
     for second in range(0, 241, 10):
@@ -100,8 +100,11 @@ def test_one_call_a_minute_with_the_newest_figures_since(
         evaluation = second if second % 50 == 0 else None
         metrics.round_finished(row(spent_usd=second, evaluation_return_mean=evaluation))
     assert len(cloudwatch.calls) == 1 + 240 / SEND_INTERVAL_S
-    assert cloudwatch.values("SpentUsd") == [0.0, 60.0, 120.0, 180.0, 240.0]
-    assert cloudwatch.values("EvaluationReturn") == [0.0, 50.0, 100.0, 150.0, 200.0]
+    assert cloudwatch.values("SpentUsd") == [
+        [0.0],
+        *([float(s) for s in range(end - 50, end + 1, 10)] for end in (60, 120, 180, 240)),
+    ]
+    assert cloudwatch.values("EvaluationReturn") == [[0.0], [50.0], [100.0], [150.0], [200.0]]
     metrics.flush()
     assert len(cloudwatch.calls) == 5
 
@@ -112,7 +115,15 @@ def test_what_is_left_is_sent_at_the_end(metrics: Metrics, cloudwatch: CloudWatc
     assert len(cloudwatch.calls) == 1
     metrics.flush()
     metrics.flush()
-    assert cloudwatch.values("SpentUsd") == [0.5, 0.75]
+    assert cloudwatch.values("SpentUsd") == [[0.5], [0.75]]
+
+
+def test_no_call_has_more_values_than_cloudwatch_takes(metrics: Metrics, cloudwatch: CloudWatch):
+    for index in range(1 + 400):
+        metrics.round_finished(row(spent_usd=index))
+    metrics.flush()
+    assert [len(values) for values in cloudwatch.values("SpentUsd")] == [1, 150, 150, 100]
+    assert sum(cloudwatch.values("SpentUsd"), []) == [float(index) for index in range(401)]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +150,7 @@ def test_failures_are_told_once_and_stop_nothing(
     assert reports == [str(error)]
     cloudwatch.error = None
     metrics.round_finished(row())
-    assert len(cloudwatch.calls) == 4
+    assert [len(call["MetricData"][0]["Values"]) for call in cloudwatch.calls] == [1, 1, 1, 1]
 
 
 def test_a_defect_is_not_taken_for_a_failure_of_aws(metrics: Metrics, cloudwatch: CloudWatch):
