@@ -42,11 +42,14 @@ NOT_PLAYED: Mapping[str, set[str]] = {
     "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
     "pricing:GetProducts": {"*"},
     "cloudformation:DescribeStacks": {"*"},
+    "cloudformation:DeleteStack": {"arn:aws:cloudformation:*:*:stack/Nitro-*/*"},
+    "cloudformation:ListStackResources": {"arn:aws:cloudformation:*:*:stack/Nitro-*/*"},
 }
 """Rights beyond the recorded calls. The scenario prints the CDK's commands instead of running them. `cdk deploy` uses
 the bootstrap's roles, whose names begin like this (AWS CDK Developer Guide, "Bootstrap your environment"). `make
 deploy` also makes the role for spot instances and asks for prices, while the scenario uses the dated ones. `stop` names
-the stacks that there are if there is none of that name."""
+the stacks that there are if there is none of that name, deletes a stack itself if the guard is silent, and names what
+could not be deleted."""
 BOOTSTRAPPED = {
     "s3": "arn:aws:s3:::cdk-hnb659fds-*",
     "ecr": "arn:aws:ecr:*:*:repository/cdk-hnb659fds-*",
