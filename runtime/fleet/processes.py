@@ -204,7 +204,9 @@ class GuardedProgram:
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def socket_parent() -> str:
-    """Returns the directory for temporary files, or /tmp if a socket's path would be too long."""
-    parent = tempfile.gettempdir()
-    return parent if len(os.fsencode(parent)) <= _SOCKET_PARENT_BYTES_MAX else "/tmp"
+def socket_parent(*wanted: str) -> str:
+    """Returns the first of these directories, that for temporary files, and /tmp in which a socket's path is short."""
+    for parent in (*wanted, tempfile.gettempdir()):
+        if len(os.fsencode(parent)) <= _SOCKET_PARENT_BYTES_MAX:
+            return parent
+    return "/tmp"

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,8 +104,9 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
         self._seen: dict[int, int] = {}
-        # Short, because sockets have short paths.
-        self._folder = tempfile.mkdtemp(prefix="gmi-", dir=socket_parent())
+        # In the store, which a run empties when it begins, unless sockets' paths would be too long there.
+        Path(remote.store).mkdir(parents=True, exist_ok=True)
+        self._folder = tempfile.mkdtemp(prefix="gmi-", dir=socket_parent(remote.store))
         self._fill_store()
 
     @property

@@ -21,6 +21,7 @@ from runtime.fleet.actors import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import GIVE_UP_S, Flight, Group
+from runtime.money.model import INIT_SECONDS_MAX
 from runtime.money.work import ACTOR, Outcome, Work
 from runtime.records.events import EventLog
 from tests.fakes import (
@@ -197,6 +198,9 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
     assert round_.meter.answers_bytes == answers
     moved = {(slot, attempt): bytes_ for slot, attempt, _, bytes_ in round_.meter.ended}
     assert len(moved) == len(round_.meter.ended)
+    for slot, attempt, outcome, _ in round_.meter.ended:
+        # Its cold start is billed as well, if it can have had one.
+        assert played[slot, attempt] is not DEAF or outcome.init_s == INIT_SECONDS_MAX
     assert moved == {
         key: WEIGHTS_BYTES + sent + (key[0] if key[0] < continued else 0)
         for key, sent in answers.items()

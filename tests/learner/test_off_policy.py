@@ -171,7 +171,8 @@ def test_the_kl_coefficient_does_not_vanish() -> None:
     """From its lowest value after small updates, it returns to its initial value within 20 updates."""
     learner = make("impact", kl_coefficient=2.0, kl_target=1e9)
     learner.kl_coefficient *= 1e-3
-    learner.update(roll(learner.weights(), VECTORS), progress=0.0)
+    for _ in range(4):
+        learner.update(roll(learner.weights(), VECTORS), progress=0.0)
     assert learner.kl_coefficient * 1.5**20 >= 2.0
 
 
@@ -230,3 +231,11 @@ def test_replays_move_the_policy_leave_the_moments_and_are_never_stale() -> None
         before = parameters_of(learner)
     assert staleness == [1, 2, 3]
     assert learner.policy_version == 4 and learner.moments.count == count
+
+
+def test_a_minibatch_of_several_versions_is_as_stale_as_its_oldest_fragment() -> None:
+    learner, batch = drifted("impact", staleness_max=3, uses_max=100)
+    staleness = set(learner.update(batch, progress=0.0).staleness.tolist())
+    while (update := learner.replay(progress=0.0)) is not None:
+        staleness |= set(update.staleness.tolist())
+    assert max(staleness) == 3 and learner.policy_version > 3

@@ -397,12 +397,15 @@ def test_a_short_budget_tightens_reservations_where_nothing_is_billed_and_never_
     real = rig.learner.update
 
     def update(batch: Any, *, progress: float) -> Any:
-        # Far longer than the last rounds' updates, and within the file's own limit.
-        rig.learner.update_s = 3.5 if len(rig.rows) > 3 else 0.25
+        # Far longer than tightened limits, and within the file's own.
+        factors = [event["factor"] for event in rig.events("limits_tightened")]
+        is_slow = len(rig.rows) > 3 if is_billed else min(factors, default=16.0) < 16.0
+        rig.learner.update_s = 3.5 if is_slow else 0.25
         return real(batch, progress=progress)
 
     rig.learner.update = update
     assert rig.loop.run() == "budget"
+    assert max(rig.column("learn_s")) == 3.5
     assert bool(rig.events("limits_tightened")) == (not is_billed)
     assert rig.meter.spent_usd <= usd and len(rig.rows) > 4
     assert rig.rows[-1]["spent_usd"] == pytest.approx(rig.meter.spent_usd, abs=1e-4)
@@ -458,6 +461,25 @@ def test_an_update_or_evaluation_beyond_what_is_reserved_ends_the_run(
         "it waits no longer"
     )
     assert limit_s * 0.08925 / 3600 < rig.meter.spent_usd, "it is paid as far as it was reserved"
+
+
+@pytest.mark.parametrize(("detect_s", "update_s", "evaluate_s"), [(80, 50, 1), (1, 80, 50)])
+def test_detection_update_and_evaluation_share_the_reserved_time(
+    detect_s: float, update_s: float, evaluate_s: float
+):
+    rig = Rig(evaluate_s=evaluate_s, learns={"update_s": 0.25}, evaluation={"every_rounds": 2})
+    measure = rig.detector.measure
+
+    def slow(problem: Any) -> Any:
+        rig.clock.advance(detect_s)
+        rig.learner.update_s = update_s
+        return measure(problem)
+
+    rig.detector.measure = slow
+    assert rig.meter.limits.update_s == 120
+    with pytest.raises(BudgetError, match="learner.update_timeout_s"):
+        rig.loop.run()
+    assert len(rig.rows) == (1 if detect_s == 80 else 2)
 
 
 @pytest.mark.parametrize("where", ["metrics", "updater"])
