@@ -12,6 +12,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from runtime.errors import RunDirectoryError
 
+FIGURE_MAX = 1e250
+"""Sums and products of a report's figures stay finite below it."""
+
 
 @dataclass(frozen=True)
 class Column:
@@ -192,15 +195,25 @@ class RoundRow:
         """Reads a line of `rounds.jsonl`.
 
         Raises:
-            RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type.
+            RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type
+                or too large.
         """
         try:
-            return _READER.validate_json(line)
+            row = _READER.validate_json(line)
         except ValidationError as error:
             first = error.errors()[0]
+            key, why = " ".join(map(str, first["loc"])), first["msg"]
+            if first["type"] not in ("missing", "json_invalid"):
+                why = f"{first['input']!r:.40}. {why}"
+        else:
+            values = vars(row)
+            key = next((key for key in values if abs(values[key] or 0) >= FIGURE_MAX), "")
+            if not key:
+                return row
+            why = f"{values[key]!r:.40}. Figures of a run are below {FIGURE_MAX:g}"
         raise RunDirectoryError(
             "rounds.jsonl: another version of this program wrote a line, or it was altered: "
-            f"{' '.join(map(str, first['loc']))}: {first['msg']}"
+            f"{key}: {why}"
         )
 
     def to_json_line(self) -> bytes:

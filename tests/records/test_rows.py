@@ -27,7 +27,15 @@ def test_a_row_comes_back_from_its_line():
         (b'{"round_index": 1}', "policy_version: Field required"),
         (a_row(3).to_json_line().replace(b'"kl"', b'"kullback"'), "kl: Field required"),
         (a_row(3, kl=0.125).to_json_line().replace(b"0.125", b"NaN"), "kl: .*finite"),
-        (a_row(3, updates=7).to_json_line().replace(b'"updates": 7', b'"updates": 7.5'), "updates"),
+        (
+            a_row(3, updates=7).to_json_line().replace(b'"updates": 7', b'"updates": 7.5'),
+            "updates: 7.5. Input should be a valid integer",
+        ),
+        (
+            a_row(3, spent_usd=1e300).to_json_line(),
+            "spent_usd: 1e\\+300. Figures .* below 1e\\+250",
+        ),
+        (a_row(3, env_steps_total=10**400).to_json_line(), "env_steps_total: 1000000.*below"),
     ],
 )
 def test_a_row_of_another_version_is_refused_in_one_line(line: bytes, words: str):
