@@ -206,10 +206,10 @@ def test_the_rows_and_the_stop_are_those_of_algorithm_2(monkeypatch: pytest.Monk
     def estimate(instances: int, measured: Profile) -> float:
         return gpus * instances * measured.samples_per_s / (1.0 + measured.reduction_s)
 
-    found = search(
-        ant, [(instances, NUM_ENVS) for instances in range(10, 0, -1)], estimate, SATURATION
-    )
-    assert places(found) == algorithm_2(ant, SATURATION)
+    rows = [(instances, NUM_ENVS) for instances in range(10, 0, -1)]
+    for alpha in (0.5, SATURATION):
+        found = search(ant, rows, estimate, alpha)
+        assert places(found) == algorithm_2(ant, alpha)
     assert {environments for instances, environments in places(found) if instances == 1} == set(
         NUM_ENVS[:-1]
     ), "8,192 are measured, and are too many"
