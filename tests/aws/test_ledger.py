@@ -155,6 +155,9 @@ def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
     again = ledger.notice(RUN, stack="two", began_at_s=10.0)
     assert (again.promised_usd, again.covered_until_s, again.heartbeat_at_s) == (1.4, 10.0, 0.0)
     assert set(again.parts_from_s.values()) == {0.0}
+    take_over(ledger, stack="two")
+    forgetful = ledger.record(RUN, writer="w1", spent_usd=0.0, reserved_usd=0.1)
+    assert forgetful.promised_usd == pytest.approx(1.5)
 
 
 def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(

@@ -127,6 +127,8 @@ def test_what_the_ledger_covers_is_not_counted_twice_and_what_it_does_not_at_the
 def test_earlier_deployments_count_and_the_time_between_them_does_not() -> None:
     earlier = replace(ENTRY, stack="arn:another", covered_until_s=CREATED_S - 500_000)
     assert DEPLOYED.projected_usd(earlier, CREATED_S + 1800) == pytest.approx(3.0 + 1.8)
+    late = replace(earlier, covered_until_s=CREATED_S + 900)
+    assert DEPLOYED.projected_usd(late, CREATED_S + 1800) == pytest.approx(3.0 + 1.8)
     taken_over = replace(earlier, stack=STACK, burn_usd_per_hour=0.0)
     assert DEPLOYED.projected_usd(taken_over, CREATED_S + 1800) == pytest.approx(3.0 + 1.8)
 

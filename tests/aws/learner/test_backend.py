@@ -12,6 +12,7 @@ from runtime.aws.learner.backend import AwsBackend
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.ledger import Entry
 from runtime.experiment.loading import experiment_from_tree
+from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
 from tests.aws.learner.test_deployment import WHOLE
 from tests.learner.learning import VECTORS
@@ -19,8 +20,8 @@ from tests.learner.learning import VECTORS
 NOW_S = 1.8e9
 
 
-def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
-    """Returns what the meter of a learner that starts at `NOW_S` has billed an hour later, by the same clock."""
+def meter_and_clock(deployment: Deployment, entry: Entry) -> tuple[Meter, SimpleNamespace]:
+    """Returns the meter of a learner that starts at `NOW_S`, with a budget of $1000, and its clock."""
     tree = {
         "environment": {"id": "some:thing"},
         "budget": {"usd": 1000.0},
@@ -41,7 +42,12 @@ def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
         _round_begins=lambda ends_at_s: None,
     )
     run: Any = SimpleNamespace(experiment=fitted, spaces=VECTORS, events=None)
-    meter = AwsBackend._meter(backend, run, entry, concurrency=10)
+    return AwsBackend._meter(backend, run, entry, concurrency=10), clock
+
+
+def spent_usd_in_an_hour(deployment: Deployment, entry: Entry) -> float:
+    """Returns what that meter has billed an hour later, by the same clock."""
+    meter, clock = meter_and_clock(deployment, entry)
     clock.now_s += 3600.0
     return meter.catch_up()
 
@@ -67,3 +73,11 @@ def test_what_another_clock_says_of_later_is_billed_from_the_learners_start_on(
     else:
         entry = replace(entry, **{what: NOW_S + ahead_s})
     assert spent_usd_in_an_hour(deployment, entry) == pytest.approx(honest_usd)
+
+
+def test_the_money_for_the_teardown_is_not_the_learners() -> None:
+    deployment = replace(
+        Deployment.from_environment(WHOLE), instance_type="c7i.large", tail_usd="400"
+    )
+    meter, _ = meter_and_clock(deployment, Entry("walker/one", stack=deployment.stack))
+    assert meter.budget.free_usd == pytest.approx(600.0)

@@ -482,6 +482,24 @@ def test_what_a_killed_process_left_half_written_is_removed_and_ends_nothing(
     assert (again.round_index, name in found, found["notes.tmp"]) == (ROUNDS, False, b"mine")
 
 
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_only_rounds_with_a_row_and_a_checkpoint_count(
+    aws: Aws, tmp_path: Path, is_begun: bool
+) -> None:
+    """A learner that has lost the run may leave a checkpoint ahead of the rows, or a half one with rows."""
+    if is_begun:
+        Learner(Wire(aws), tmp_path / "first").live()
+    for name in ["rounds.jsonl"] * (not is_begun) + ["checkpoints/round_000099.safetensors"]:
+        aws.s3.put_object(Bucket=BUCKET, Key=PREFIX + name, Body=b"{}\n")
+    if is_begun:
+        aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}checkpoints/round_000099.json", Body=b"{}\n")
+    learner = Learner(Wire(aws), tmp_path / "second")
+    learner.bucket.download("{}")
+    found = contents(learner.path)
+    assert ("rounds.jsonl" in found) == is_begun
+    assert ("checkpoints/round_000099.json" in found) is False
+
+
 def test_a_run_whose_summary_is_there_is_there_as_a_whole(aws: Aws, tmp_path: Path) -> None:
     """A learner that finds the summary treats the run as ended and uploads nothing more."""
     wire = Wire(aws)
