@@ -163,9 +163,8 @@ def make_profiler(base: Experiment, say: Say) -> Profiler:
             return None
         measured_profile = _profile(measured, max(1, instances))
         speed = measured.rows[0].env_steps / (measured_profile.round_s or math.inf)
-        say(
-            f"  {name}: {speed:,.0f} samples/s, {measured_profile.memory_bytes / _MIB:,.0f} MiB each"
-        )
+        memory = f", {measured_profile.memory_bytes / _MIB:,.0f} MiB each" if instances else ""
+        say(f"  {name}: {speed:,.0f} samples/s{memory}")
         return measured_profile
 
     return profile
