@@ -51,6 +51,7 @@ class _Process(Child):
         each_s: Seconds of an invocation in its last batch.
         init_cpu_s: CPU seconds of its start-up; None until it is ready.
         killed_for: How its invocations end, without their ids and bills, if the fleet killed it.
+        is_over: Whether it was found ended; its successor serves what comes.
     """
 
     def __init__(self, setup: FleetSetup, descriptors: Sequence[int]) -> None:
@@ -71,6 +72,7 @@ class _Process(Child):
         self.each_s = 0.0
         self.init_cpu_s: float | None = None
         self.killed_for: Outcome | None = None
+        self.is_over = False
 
     def give(self, batch: list[Invocation], timeout_s: float) -> None:
         """Makes its thread send it invocations."""
@@ -253,6 +255,7 @@ class LocalFleet:
                 )
                 if process.killed_for or self._closing.is_set() or process.exit_code is not None:
                     # It ended while it was idle, and its successor serves these.
+                    process.is_over = True
                     self._queue.extendleft(reversed(process.unanswered))
                     process.unanswered.clear()
                     return
@@ -297,6 +300,7 @@ class LocalFleet:
         that dies before it was ready takes a waiting invocation with it. Otherwise an actor that cannot start would be
         started forever.
         """
+        process.is_over = True
         end = process.killed_for or Outcome("", "crashed", error=death)
         used_s, ending = 0.0, list(process.unanswered)
         if process.init_cpu_s is None:
@@ -329,7 +333,8 @@ class LocalFleet:
             if process.served > 1:
                 in_time = int(self._setup.timeout_s / 2 / max(process.each_s, 1e-3))
             count = max(1, min(share, in_time, self._setup.together))
-            is_free = not (process.init_cpu_s is None or process.unanswered or process.killed_for)
+            is_busy = process.init_cpu_s is None or process.unanswered
+            is_free = not (is_busy or process.killed_for or process.is_over)
             if is_free and (taken := self._taken(index, count)):
                 process.give(taken, self._setup.timeout_s)
         self._changed.notify_all()

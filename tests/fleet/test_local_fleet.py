@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -189,6 +190,31 @@ def test_a_process_outlives_interrupts_and_if_it_dies_idle_its_successor_says_so
     assert statuses([first, second]) == ["ok", "ok"]
     assert first.replaced_process == "its process ended with SIGKILL"
     assert second.replaced_process == ""
+
+
+def test_what_starts_while_a_successor_begins_is_served_by_it(
+    make, monkeypatch: pytest.MonkeyPatch
+):
+    player = make()
+    ids = player.start("nap")
+    (process_id,) = player.begun("nap")
+    outcomes_of(player.fleet, ids)
+    os.kill(process_id, signal.SIGKILL)
+    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    wait_for(lambda: os.waitid(os.P_PID, process_id, ended), "the process to end")
+    begins, may_begin, popen = threading.Event(), threading.Event(), subprocess.Popen
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        begins.set()
+        may_begin.wait(PATIENCE_S)
+        return popen(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", late)
+    ids = player.start("nothing")
+    assert begins.wait(PATIENCE_S)
+    ids += player.start("nothing")
+    may_begin.set()
+    assert statuses(outcomes_of(player.fleet, ids)) == ["ok", "ok"]
 
 
 def test_given_up_ones_and_those_of_a_closed_fleet_are_killed_with_what_they_started(
