@@ -528,6 +528,15 @@ def test_a_failing_upload_is_made_up_for(aws: Aws, tmp_path: Path) -> None:
     )
 
 
+def test_a_conflict_with_nobody_is_tried_again(aws: Aws, tmp_path: Path) -> None:
+    wire = Wire(aws)
+    learner = Learner(wire, tmp_path)
+    learner.restore()
+    wire.at, wire.before = len(wire.calls) + 4, refuse("ConditionalRequestConflict")
+    learner.round()
+    assert f"{PREFIX}rounds.jsonl" in aws.objects()
+
+
 def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(
     aws: Aws, tmp_path: Path
 ) -> None:
