@@ -75,7 +75,7 @@ OTHER = "other"
 INVOKE, _FUNCTION_COLONS = "lambda:InvokeFunction", "arn:aws:lambda:r:a:function:f".count(":")
 REHEARSED = "Nitro-hopper"
 """The stack of rehearsals."""
-LEARNER, GUARD = f"{REHEARSED}-LearnerRole", "NitroGuard-Role"
+LEARNER, GUARD, POOL = f"{REHEARSED}-LearnerRole", "NitroGuard-Role", f"{REHEARSED}-PoolRole"
 RELEASE = "lambda:DeleteProvisionedConcurrencyConfig"
 _CONDITIONAL = (
     "s3:ListBucket",
@@ -90,8 +90,10 @@ _OF_THE_RESOURCE = ("aws:ResourceTag/", "ec2:Vpc")
 """Keys about the resource: tags, and the network."""
 
 
-NOT_PLAYED = {GUARD: ("ec2:TerminateInstances",)}
-"""The guard ends an instance itself if its group has lost it, which no rehearsal plays; its own tests do."""
+NOT_PLAYED = {GUARD: ("ec2:TerminateInstances",), POOL: ("lambda:GetAccountSettings",)}
+"""No rehearsal plays that a group has lost its instance, which the guard then ends itself, nor a pool whose function
+has no reserve, so that it asks what the account has left. Their own tests do.
+"""
 
 
 @cache
@@ -310,7 +312,7 @@ def pool(account: Account) -> Role:
     owned = [arn for arn in account.arns(STACK) if ":function:" in arn]
     owned += [arn for arn in account.arns(GUARD_STACK) if ":table/" in arn]
     owned.append(_object_arn(told[FILES_OUTPUT]))
-    role.need_recorded(f"{REHEARSED}-PoolRole", owned)
+    role.need_recorded(POOL, owned)
     role.keep_out(_of_other_runs(key))
     return role
 
