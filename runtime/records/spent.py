@@ -10,6 +10,7 @@ from typing import Any
 
 from runtime.records import layout
 from runtime.records.files import json_object, read_json_object, whole_lines
+from runtime.records.rows import FIGURE_MAX
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,14 @@ def spent_by_records(
         None if no record has costs.
     """
     values = [record.get("spent_usd") for record in (summary, *rows)]
-    spent = [value for value in values if isinstance(value, int | float)]
+    spent = [value for value in values if isinstance(value, int | float) and value < FIGURE_MAX]
     most = list(spent)
     with suppress(KeyError, TypeError, AttributeError, ArithmeticError):
         budget = ledger["budget"]
         most_usd = (budget["spent"] + sum(budget["reserved"].values())) / budget["units_per_usd"]
-        spent.append(budget["spent"] / budget["units_per_usd"])
-        most.append(most_usd)
+        if most_usd < FIGURE_MAX:
+            most.append(most_usd)
+            spent.append(budget["spent"] / budget["units_per_usd"])
     return Spent(max(spent), max(most)) if spent else None
 
 

@@ -35,6 +35,11 @@ def test_a_row_comes_back_from_its_line():
             a_row(3, spent_usd=1e300).to_json_line(),
             "spent_usd: 1e\\+300. Figures .* below 1e\\+250",
         ),
+        (
+            a_row(3, spent_usd=0.125).to_json_line().replace(b"0.125", b"1e999"),
+            "spent_usd: .*finite",
+        ),
+        (a_row(3, spent_usd=-1e308).to_json_line(), "spent_usd: -1e\\+308. .*below"),
         (a_row(3, env_steps_total=10**400).to_json_line(), "env_steps_total: 1000000.*below"),
     ],
 )

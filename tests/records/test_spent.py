@@ -34,9 +34,13 @@ def test_beside_a_damaged_ledger_the_rows_and_the_summary_count(tmp_path: Path):
     (tmp_path / "ledger.json").write_text('{"budget": {"spent": 9, "units_per_usd": 1}}')
     (tmp_path / "rounds.jsonl").write_text('{"spent_usd": 0.75}\n{"spent_usd": null}\n')
     assert spent_in(tmp_path) == Spent(0.75, 0.75)
-    (tmp_path / "ledger.json").write_text(
-        '{"budget": {"spent": 9, "reserved": {}, "units_per_usd": 0}}'
-    )
+    for ledger in (
+        '{"spent": 9, "reserved": {}, "units_per_usd": 0}',
+        '{"spent": 1e400, "reserved": {}, "units_per_usd": 1}',
+    ):
+        (tmp_path / "ledger.json").write_text(f'{{"budget": {ledger}}}')
+        assert spent_in(tmp_path) == Spent(0.75, 0.75)
+    (tmp_path / "summary.json").write_text('{"spent_usd": 1e300}')
     assert spent_in(tmp_path) == Spent(0.75, 0.75)
 
 

@@ -24,6 +24,10 @@ def replace(path: Path, old: str, new: str) -> None:
             "rounds.jsonl: 6 of 6 lines cannot be read",
         ),
         (
+            lambda run: replace(run / "rounds.jsonl", '"collect_s": 2.0', '"collect_s": 1e308'),
+            "rounds.jsonl: 6 of 6 lines cannot be read",
+        ),
+        (
             lambda run: (run / "rounds.jsonl").write_bytes(
                 (run / "rounds.jsonl").read_bytes()[:-20]
             ),
