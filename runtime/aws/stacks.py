@@ -84,7 +84,7 @@ def present(resources: Iterable[Mapping[str, Any]], kind: str, logical_id: str =
         if one["ResourceType"] == kind
         and one["LogicalResourceId"].startswith(logical_id)
         and one.get("PhysicalResourceId")
-        and one["ResourceStatus"] != "DELETE_COMPLETE"
+        and one["ResourceStatus"] != DELETED
     ]
 
 

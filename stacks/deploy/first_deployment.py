@@ -24,7 +24,7 @@ from runtime.aws.guard.parts import find_instances
 from runtime.aws.guard.teardown import GONE
 from runtime.aws.ledger import Entry, Ledger, find_ledger
 from runtime.aws.operations.logs import show_logs
-from runtime.aws.stacks import find_stack
+from runtime.aws.stacks import DELETED, find_stack
 from runtime.errors import RunError
 from runtime.experiment.loading import load_experiment
 from runtime.names import EXPERIMENT_TAG, SHARED_STACKS, run_key
@@ -41,7 +41,6 @@ PATIENCE_S = 5400.0
 _BOOTSTRAP_VERSION = 6
 """The lowest that the templates accept: aws-cdk-lib, ``BOOTSTRAP_MIN_VERSION``."""
 _LINES_MAX = 400
-_DELETED = (None, "DELETE_COMPLETE")
 _TAGGED = [{"Name": f"tag:{EXPERIMENT_TAG}", "Values": [NAME]}]
 _DENIED = re.compile(r"AccessDenied|not authorized|UnauthorizedOperation|Forbidden")
 _SECRETS = (
@@ -189,7 +188,9 @@ def find_problems(client: Client, entry: Entry) -> list[str]:
         entry: The run's entry in the ledger.
     """
     stack = ask(lambda: find_stack(client("cloudformation"), entry.stack)) or {}
-    left = [f"stack {status}" for status in [stack.get("StackStatus")] if status not in _DELETED]
+    left = [
+        f"stack {status}" for status in [stack.get("StackStatus")] if status not in (None, DELETED)
+    ]
     left += ask(lambda: find_instances(client("ec2"), EXPERIMENT_TAG, NAME))
     volumes = pages_of(client("ec2"), "describe_volumes", "Volumes", Filters=_TAGGED)
     left += [volume["VolumeId"] for volume in volumes]

@@ -96,6 +96,14 @@ def processes(folder: Path) -> list[int]:
     return sorted(found)
 
 
+def kill(process_id: int) -> None:
+    """Kills a process, which remains to be waited for."""
+    os.kill(process_id, signal.SIGKILL)
+    # Until all its threads have ended, it only looks dead.
+    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    wait_for(lambda: os.waitid(os.P_PID, process_id, ended), "the process to end")
+
+
 def statuses(outcomes: Sequence[Outcome]) -> list[str]:
     return [one.status for one in outcomes]
 
@@ -182,10 +190,7 @@ def test_a_process_outlives_interrupts_and_if_it_dies_idle_its_successor_says_so
     os.kill(process_id, signal.SIGINT)
     assert statuses(outcomes_of(player.fleet, ids)) == ["ok"]
     assert processes(tmp_path) == [process_id]
-    os.kill(process_id, signal.SIGKILL)
-    # Until all its threads have ended, it only looks dead.
-    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
-    wait_for(lambda: os.waitid(os.P_PID, process_id, ended), "the process to end")
+    kill(process_id)
     first, second = player.play("nothing", "nothing")
     assert statuses([first, second]) == ["ok", "ok"]
     assert first.replaced_process == "its process ended with SIGKILL"
@@ -199,9 +204,7 @@ def test_what_starts_while_a_successor_begins_is_served_by_it(
     ids = player.start("nap")
     (process_id,) = player.begun("nap")
     outcomes_of(player.fleet, ids)
-    os.kill(process_id, signal.SIGKILL)
-    ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
-    wait_for(lambda: os.waitid(os.P_PID, process_id, ended), "the process to end")
+    kill(process_id)
     begins, may_begin, popen = threading.Event(), threading.Event(), subprocess.Popen
 
     def late(*arguments: Any, **options: Any) -> Any:

@@ -15,7 +15,7 @@ from runtime.aws.asking import find, list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of, message_of
 from runtime.aws.ledger import PARTS
-from runtime.aws.stacks import resources_of
+from runtime.aws.stacks import DELETED, resources_of
 from runtime.names import COORDINATOR_SUFFIX, GROUP_TAG, LEARNER_SUFFIX
 
 GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
@@ -248,7 +248,7 @@ def read_parts(client: Any, stack_id: str) -> Parts:
         gone_at_s={
             one["ResourceType"]: one["LastUpdatedTimestamp"].timestamp()
             for one in made
-            if one["ResourceStatus"] == "DELETE_COMPLETE"
+            if one["ResourceStatus"] == DELETED
         },
     )
 
