@@ -1,4 +1,4 @@
-"""Callbacks for tests, used by import path, and an environment whose difficulty one of them raises."""
+"""Callbacks for tests, used by import path."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from nitro_rl import Callback, RoundRow, RunControl
-from tests.environments import StatefulCounter
 
 
 class Noting(Callback):
@@ -53,25 +53,21 @@ class Misspelt(Callback):
         """Was to be `on_round_end`."""
 
 
-class Longer(Callback):
-    """Makes episodes longer every second round; may kill its own process once."""
+class Killing(Noting):
+    """Kills its own process in the second round, once, and leaves its record at the end."""
 
-    def __init__(self, kill_in: int | None = None, flag: str = "") -> None:
-        self.rounds, self.kill_in, self.flag = 0, kill_in, flag
+    def __init__(self, record: str) -> None:
+        super().__init__()
+        self.record = Path(record)
 
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
-        self.rounds += 1
-        if row.round_index == self.kill_in and not os.path.exists(self.flag):
-            with open(self.flag, "w"):
-                os.kill(os.getpid(), signal.SIGKILL)
-        if self.rounds % 2 == 0:
-            run.change_environment(episode_steps=run.environment_kwargs["episode_steps"] + 5)
+        super().on_round_end(row, run)
+        if row.round_index == 2 and not self.record.exists():
+            self.record.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    def state(self) -> Any:
-        return self.rounds
-
-    def load_state(self, state: Any) -> None:
-        self.rounds = state
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        self.record.write_text(", ".join([*self.told, f"{self.rounds} rounds"]))
 
 
 class Raising(Callback):
@@ -82,7 +78,7 @@ class Raising(Callback):
 
     def _raise_in(self, where: str) -> None:
         if where == self.where:
-            raise ValueError("the curriculum has no such lesson")
+            raise ValueError("the mail server does not answer")
 
     def on_evaluation(self, row: RoundRow, run: RunControl) -> None:
         self._raise_in("on_evaluation")
@@ -109,7 +105,3 @@ class Hanging(Callback):
 
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
         time.sleep(9000)
-
-
-def make_longer(episode_steps: int) -> StatefulCounter:
-    return StatefulCounter(episode_steps)

@@ -714,10 +714,8 @@ class FakeRun:
         patience: Patience,
     ) -> RoundLoop:
         """Returns a loop without callbacks."""
-        callbacks = Callbacks([], self.experiment)
         roles = make_roles(
             cast("Run", self),
-            callbacks,
             updater=InPlaceUpdater(learner),
             detector=detector,
             evaluator=evaluator,
@@ -725,7 +723,7 @@ class FakeRun:
             time_limit=clock.time_limit,
             patience=patience,
         )
-        return RoundLoop(roles, callbacks, save_round, shield)
+        return RoundLoop(roles, Callbacks([]), save_round, shield)
 
 
 if TYPE_CHECKING:

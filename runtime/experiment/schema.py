@@ -297,8 +297,8 @@ class Experiment(Section):
     evaluation: EvaluationSection = Field(EvaluationSection(), description="evaluations")
     callbacks: ImportPaths = Field(
         (),
-        description="subclasses of nitro_rl.Callback that see each round, and may stop the run or change "
-        "environment.kwargs, such as my_package.curriculum.Longer: {most: 500}",
+        description="subclasses of nitro_rl.Callback that see each round, and may stop the run, such as "
+        "my_package.plateau.Plateau: {patience: 5}",
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0,
@@ -446,7 +446,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             experiment.environment.wrappers,
             "gymnasium.wrappers.FlattenObservation",
         ),
-        ("callbacks", experiment.callbacks, "my_package.curriculum.Longer"),
+        ("callbacks", experiment.callbacks, "my_package.plateau.Plateau"),
     ):
         for item in written:
             paths = [item] if isinstance(item, str) else list(item)

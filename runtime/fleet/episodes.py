@@ -66,12 +66,6 @@ class OpenEpisodes:
             self.waiting = [record for record in self.waiting if record.episode_id != episode_id]
             self._events.append("episode_dropped", episode_id=episode_id, error=error)
 
-    def drop_all(self) -> None:
-        """Drops all episodes, because the environment changes."""
-        self.dropped += len(self.waiting)
-        self.waiting = []
-        self._suspicions.clear()
-
     def take_dropped(self) -> int:
         """Returns the number dropped since the last call."""
         dropped, self.dropped = self.dropped, 0

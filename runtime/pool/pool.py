@@ -115,7 +115,7 @@ class ActorPool:
             self._records = CallRecords(run, display, name, was_resumed=was_resumed)
             run.take_over_spending(self._records.rows, self._records.save_ledger)
             run.write_settings()
-            self._rollouts = Rollouts(run, self._records.save_ledger, event=lambda: run.actor_event)
+            self._rollouts = Rollouts(run, self._records.save_ledger)
             self._reservations = Reservations(run, self._rollouts.flight, self._records.save_ledger)
             run.show_start(display, run.facts, run.warnings)
             for subject, text in run.warnings.items() if is_quiet else ():

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any
 
 from lambda_actor.errors import describe_error
 from runtime.errors import CallbackError, CheckpointError, ExperimentError, one_line
@@ -23,32 +22,25 @@ STOP_REASON = "callback: {}"
 """The ``stop_reason`` of a run that a callback stopped."""
 
 
-class RunControl(Protocol):
-    """Actions that a callback may take on its run.
+class RunControl:
+    """What a callback may do to its run.
 
     Attributes:
-        environment_kwargs: A copy of the arguments for the next round's environments.
+        stop_reason: Why a callback stopped the run; None before.
     """
 
-    @property
-    def environment_kwargs(self) -> dict[str, Any]: ...
+    stop_reason: str | None = None
 
     def stop(self, reason: str) -> None:
-        """Ends the run now, before the next round; its ``stop_reason`` is ``callback: `` and the reason."""
+        """Ends the run before the next round; the first reason counts.
 
-    def change_environment(self, **kwargs: Any) -> None:
-        """Changes some of ``environment.kwargs`` from the next round on.
-
-        Open episodes are dropped, because they began in another environment. Evaluations keep the kwargs of the
-        experiment file, so their returns remain comparable.
-
-        Raises:
-            ValueError: They are not JSON values, or the rounds are asynchronous.
+        The run's ``stop_reason`` becomes ``callback: `` and the reason.
         """
+        self.stop_reason = self.stop_reason or STOP_REASON.format(one_line(str(reason)))
 
 
 class Callback:
-    """A base class for callbacks of your own, which can observe a run, stop it, and change its environment.
+    """A base class for callbacks of your own, which can observe a run and stop it.
 
     Methods do nothing unless a subclass overrides them. An exception ends the run. A resumed run calls a callback with
     the last finished round once more, after `load_state` has undone the first call's effects.
@@ -91,7 +83,7 @@ def make_callbacks(experiment: ResolvedExperiment, given: Sequence[Callback] = (
                 raise ExperimentError(
                     f"callbacks: {_name(callback)}.{name} would never be called; allowed: {called}"
                 )
-    return Callbacks(callbacks, experiment)
+    return Callbacks(callbacks)
 
 
 def _made(path: str, arguments: Mapping[str, Any]) -> Any:
@@ -105,33 +97,20 @@ def _made(path: str, arguments: Mapping[str, Any]) -> Any:
 
 
 class Callbacks(Observer):
-    """Calls callbacks, and is the `RunControl` that they receive.
+    """Calls the callbacks of a run.
 
     Attributes:
-        stop_reason: Why a callback stopped the run; None before.
+        control: What they may do to it.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], experiment: ResolvedExperiment) -> None:
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
         """Takes the callbacks, in the order in which they are called.
 
         Raises:
             CallbackError: A callback raises, or its state is not a JSON value.
         """
-        self._callbacks, self._options = callbacks, experiment.environment.options
-        self._fixed_because = ""
-        if experiment.algorithm.is_asynchronous:
-            self._fixed_because = (
-                "algorithm.rounds = asynchronous, whose actors play across the ends of rounds; "
-                "allowed: synchronous"
-            )
-        if experiment.environment.has_worlds:
-            self._fixed_because = (
-                f"environment.backend = {experiment.environment.backend}, whose worlds are made once; "
-                "allowed: gymnasium"
-            )
-        self._kwargs: dict[str, Any] = dict(experiment.environment.kwargs)
-        self._has_changed = False
-        self.stop_reason: str | None = None
+        self._callbacks = callbacks
+        self.control = RunControl()
         self._states = self._ask_states()
 
     def __bool__(self) -> bool:
@@ -144,7 +123,7 @@ class Callbacks(Observer):
             CallbackError: One of them raises.
         """
         for callback in self._callbacks:
-            _call(callback, "on_evaluation", row, self)
+            _call(callback, "on_evaluation", row, self.control)
 
     def on_round_end(self, row: RoundRow) -> None:
         """Passes the round to all callbacks and reads their states; raises the same as `on_evaluation`.
@@ -153,7 +132,7 @@ class Callbacks(Observer):
         callback.
         """
         for callback in self._callbacks:
-            _call(callback, "on_round_end", row, self)
+            _call(callback, "on_round_end", row, self.control)
         self._states = self._ask_states()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
@@ -161,48 +140,13 @@ class Callbacks(Observer):
         for callback in self._callbacks:
             _call(callback, "on_end", summary)
 
-    # Actions available to callbacks
-
-    @property
-    def environment_kwargs(self) -> dict[str, Any]:
-        """Arguments for the environments of the next round."""
-        return deepcopy(self._kwargs)
-
-    def stop(self, reason: str) -> None:
-        """Ends the run before the next round; the first reason counts."""
-        self.stop_reason = self.stop_reason or STOP_REASON.format(one_line(str(reason)))
-
-    def change_environment(self, **kwargs: Any) -> None:
-        """Changes some of ``environment.kwargs``, from the next round on.
-
-        Raises:
-            ValueError: They are not JSON values, the rounds are asynchronous, or the environments are worlds.
-        """
-        if self._fixed_because:
-            raise ValueError(f"environment.kwargs cannot change with {self._fixed_because}")
-        new = self._kwargs | _as_json(kwargs, "environment.kwargs")
-        self._has_changed |= new != self._kwargs
-        self._kwargs = new
-
-    @property
-    def actor_fields(self) -> dict[str, Any]:
-        """Fields of an actor's event that set environment arguments which a callback changed."""
-        if self._kwargs == self._options.get("kwargs", {}):
-            return {}
-        return {"environment_options": {**self._options, "kwargs": self._kwargs}}
-
-    def take_change(self) -> bool:
-        """Returns whether a callback has changed ``environment.kwargs`` since the last call."""
-        has_changed, self._has_changed = self._has_changed, False
-        return has_changed
-
     # The checkpoint
 
     def get_state(self) -> State:
-        """Returns each callback's state after its last round, and the kwargs."""
+        """Returns each callback's state after its last round."""
         names = map(_name, self._callbacks)
         states = [list(pair) for pair in zip(names, self._states, strict=True)]
-        return State({}, {"kwargs": self._kwargs, "states": states})
+        return State({}, {"states": states})
 
     def set_state(self, state: State) -> None:
         """Restores a state.
@@ -212,16 +156,15 @@ class Callbacks(Observer):
             CallbackError: One of them raises.
         """
         names = [_name(callback) for callback in self._callbacks]
-        before = [name for name, _ in state.values["states"]]
-        if names != before:
+        names_before = [name for name, _ in state.values["states"]]
+        if names != names_before:
             raise CheckpointError(
-                f"the run's callbacks were {before}, and are {names} now; allowed: the same ones, in "
+                f"the run's callbacks were {names_before}, and are {names} now; allowed: the same ones, in "
                 "the same order"
             )
-        self._kwargs = dict(state.values["kwargs"])
-        self._states = [kept for _, kept in state.values["states"]]
-        for callback, kept in zip(self._callbacks, self._states, strict=True):
-            _call(callback, "load_state", kept)
+        self._states = [before for _, before in state.values["states"]]
+        for callback, before in zip(self._callbacks, self._states, strict=True):
+            _call(callback, "load_state", before)
 
     def _ask_states(self) -> list[Any]:
         return [_call(callback, "state") for callback in self._callbacks]
@@ -239,16 +182,16 @@ def _call(callback: Callback, method: str, *arguments: Any) -> Any:
     """
     try:
         returned = getattr(callback, method)(*arguments)
-        return _as_json(returned, "the state") if method == "state" else None
+        return _as_restored(returned) if method == "state" else None
     except (Exception, SystemExit) as error:
         raise CallbackError(
             f"callback {_name(callback)}.{method} raised {describe_error(error)}"
         ) from error
 
 
-def _as_json(value: Any, what: str) -> Any:
-    """Returns a copy of JSON values, as a checkpoint restores them."""
+def _as_restored(state: Any) -> Any:
+    """Returns a copy of a state, as a checkpoint restores it."""
     try:
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(state, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{what} is no JSON value: {error}") from None
+        raise ValueError(f"the state is no JSON value: {error}") from None

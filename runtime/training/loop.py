@@ -143,18 +143,16 @@ class RoundLoop:
 
     @property
     def _stop_reason(self) -> str | None:
-        return self.roles.progress.stop_reason or self._callbacks.stop_reason
+        return self.roles.progress.stop_reason or self._callbacks.control.stop_reason
 
     def _tell(self, row: RoundRow) -> None:
-        """Calls the callbacks for a round on disk; their changes to the environment apply from the next round on.
+        """Calls the callbacks for a round on disk.
 
         No shield is around that: a signal ends a callback that hangs. A round's checkpoint has the callbacks' states
         from before these calls. So a resumed run calls them for its last round again, and continues as if it had never
         ended, wherever it was killed.
         """
         tell_round([self._callbacks], row)
-        if self._callbacks.take_change():
-            self.roles.rollouts.episodes.drop_all()
 
     @property
     def best(self) -> BestPolicy | None:

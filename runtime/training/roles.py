@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,6 @@ from runtime.money.meter import Meter
 from runtime.money.work import Limits
 from runtime.records.rows import RoundRow
 from runtime.scaler.interfaces import ROWS_MAX, RoundView, Scaler, ScalingDecision
-from runtime.training.callbacks import Callbacks
 from runtime.training.costs import RoundMoney
 from runtime.training.detection import Detection, Measured
 from runtime.training.evaluations import Evaluations, PolicyEvaluator
@@ -55,7 +54,6 @@ class Rollouts:
         run: Run,
         save_ledger: Callable[[], None],
         *,
-        event: Callable[[], Mapping[str, Any]],
         clock: Callable[[], float] = time.monotonic,
         patience: Patience = PATIENCE,
     ) -> None:
@@ -64,11 +62,10 @@ class Rollouts:
         Args:
             run: Theirs.
             save_ledger: Puts the meter's state on disk.
-            event: Returns the fields of actors' events that are the same for all of a round.
             clock: Monotonic seconds.
             patience: Tolerance for failing actors.
         """
-        self._event = event
+        self._event = run.actor_event
         self._spaces = run.spaces
         self.episodes = OpenEpisodes(run.events)
         self.failures = Failures(run.events, self.episodes, patience)
@@ -100,7 +97,7 @@ class Rollouts:
             more: Further fields of the event.
         """
         fields = {"policy_version": policy_version, "round_index": round_index, **more}
-        event = {**self._event(), **fields}
+        event = {**self._event, **fields}
         if raised:
             entropy = np.random.SeedSequence((event["seed"], raised))
             event["seed"] = int(entropy.generate_state(1)[0])
@@ -206,7 +203,6 @@ class Scaling:
 
 def make_roles(
     run: Run,
-    callbacks: Callbacks,
     *,
     updater: Updater,
     detector: Detector,
@@ -219,7 +215,6 @@ def make_roles(
 
     Args:
         run: An open run.
-        callbacks: The user's.
         updater: Trains the policy.
         detector: Measures signals for the scaler.
         evaluator: Evaluates policies in parallel with training.
@@ -230,13 +225,7 @@ def make_roles(
     experiment, meter, events = run.experiment, run.resources.meter, run.events
     scaler = experiment.scaler.make()
     progress = Progress(experiment.stop, experiment.steps_together)
-    rollouts = Rollouts(
-        run,
-        run.save_ledger,
-        event=lambda: {**run.actor_event, **callbacks.actor_fields},
-        clock=clock,
-        patience=patience,
-    )
+    rollouts = Rollouts(run, run.save_ledger, clock=clock, patience=patience)
     concurrency = rollouts.flight.concurrency
     money = RoundMoney(experiment, meter, events, run.save_ledger, concurrency=concurrency)
     assemble = partial(

@@ -156,7 +156,6 @@ class _Training:
         self._observers: list[Observer] = []
         roles = make_roles(
             run,
-            callbacks,
             updater=_open_updater(run),
             detector=make_detector(run.experiment),
             evaluator=_open_evaluator(run),

@@ -28,10 +28,9 @@ from tests.helpers import (
     train,
     wait_for,
 )
-from tests.records.rows import a_row
 
 SMALL: dict[str, Any] = yaml.safe_load(SMALL_EXPERIMENT) | {
-    "environment": {"id": "tests.callbacks:make_longer", "kwargs": {"episode_steps": 10}},
+    "environment": {"id": "tests.environments:make_counter"},
     "scaler": {"kind": "fixed", "actors_fixed": 2, "actors_min": 1},
     "actor": {"fragment_steps": 32},
     "stop": {"max_rounds": 4},
@@ -78,17 +77,16 @@ def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> N
     assert f"stopped by   {reason}" in again.stdout
 
 
-def test_a_changed_environment_survives_a_kill(tmp_path: Path) -> None:
-    whole, killed, flag = tmp_path / "whole", tmp_path / "killed", tmp_path / "flag"
-    path = written(tmp_path, {"tests.callbacks.Longer": {"kill_in": 3, "flag": str(flag)}})
-    assert run_command("train", str(path), "--out", str(killed)).returncode == -9
-    assert len(rounds(killed)) == 3, "the round is on disk before callbacks run"
-    # Now that the flag is there, nothing kills it.
-    for out in (whole, killed):
-        nitro_rl.train(path, out=out, is_quiet=True, resume=True)
-    assert [row["episode_length_mean"] for row in rounds(whole)] == [10, 10, 15, 15]
-    assert [row["episodes_dropped"] for row in rounds(whole)] == [0, 0, 2, 0]
-    assert history(killed) == history(whole)
+def test_a_run_killed_in_a_callback_loads_its_state_and_calls_it_with_the_last_round_again(
+    tmp_path: Path,
+) -> None:
+    out, record = tmp_path / "run", tmp_path / "record"
+    path = written(tmp_path, {"tests.callbacks.Killing": {"record": str(record)}})
+    assert run_command("train", str(path), "--out", str(out)).returncode == -9
+    assert len(rounds(out)) == 2, "the round is on disk before callbacks run"
+    nitro_rl.train(path, out=out, is_quiet=True, resume=True)
+    told = "round 2, evaluation 3, round 3, evaluation 4, round 4, 4 rounds"
+    assert record.read_text() == told, "the state is from before the last round's call"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_a_callback_that_raises_is_named_and_loses_no_finished_round(
     method, said = (
         ("state", r"the state is no JSON value: .*")
         if where == "set"
-        else (where, r"the curriculum has no such lesson, in .*tests/callbacks.py, line \d+")
+        else (where, r"the mail server does not answer, in .*tests/callbacks.py, line \d+")
     )
     assert re.search(
         f"CallbackError: callback tests.callbacks.Raising.{method} raised ValueError: {said}",
@@ -116,25 +114,6 @@ def test_a_callback_that_raises_is_named_and_loses_no_finished_round(
         assert summary(out)["stop_reason"] == "failed"
         assert train(path, out, "--resume").returncode == 1
         assert len(rounds(out)) == saved, "it receives the same round again"
-
-
-def test_a_resumed_run_loads_states_and_calls_with_the_last_round_again(tmp_path: Path) -> None:
-    path, out = written(tmp_path, "tests.callbacks.Noting"), tmp_path / "run"
-    for last in (1, 2):
-        noting = Noting()
-        nitro_rl.train(
-            path,
-            out=out,
-            is_quiet=True,
-            resume=True,
-            overrides=[f"stop.max_rounds={last}", "evaluation.every_rounds=0"],
-            callbacks=[noting],
-        )
-    assert noting.told == ["round 1", "round 2", "end max_rounds"]
-    assert noting.rounds == 2, "the state is from before the last round's call"
-    raising = make_callbacks(resolved({"tests.callbacks.Raising": {"where": "load_state"}}))
-    with pytest.raises(CallbackError, match="Raising.load_state raised ValueError: the curriculum"):
-        raising.set_state(raising.get_state())
 
 
 def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
@@ -159,8 +138,8 @@ def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
     ("callback", "words"),
     [
         (
-            "Longer",
-            "callbacks = 'Longer' is not allowed; allowed: an import path such as my_package.curriculum.Longer, ",
+            "Stopping",
+            "callbacks = 'Stopping' is not allowed; allowed: an import path such as my_package.plateau.Plateau, ",
         ),
         (
             "tests.callbacks.Missing",
@@ -174,7 +153,7 @@ def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
             "tests.callbacks.Misspelt",
             "tests.callbacks.Misspelt.on_rounds_end would never be called; allowed: on_evaluation | on_round_end | on",
         ),
-        ({"tests.callbacks.Longer": {"most": 1}}, "cannot be made with {'most': 1}: TypeError"),
+        ({"tests.callbacks.Stopping": {"most": 1}}, "cannot be made with {'most': 1}: TypeError"),
     ],
 )
 def test_anything_else_than_a_callback_is_refused(callback: Any, words: str) -> None:
@@ -182,12 +161,7 @@ def test_anything_else_than_a_callback_is_refused(callback: Any, words: str) -> 
         make_callbacks(resolved(callback))
 
 
-def test_the_environment_of_asynchronous_rounds_cannot_change() -> None:
-    callbacks = make_callbacks(
-        resolved("tests.callbacks.Longer", algorithm={"kind": "impact"}), [Noting()]
-    )
-    callbacks.on_round_end(a_row(1))
-    with pytest.raises(
-        CallbackError, match="environment.kwargs cannot change with algorithm.rounds = asynchronous"
-    ):
-        callbacks.on_round_end(a_row(2))
+def test_a_callback_that_cannot_load_its_state_is_named() -> None:
+    raising = make_callbacks(resolved({"tests.callbacks.Raising": {"where": "load_state"}}))
+    with pytest.raises(CallbackError, match="Raising.load_state raised ValueError: the mail"):
+        raising.set_state(raising.get_state())
