@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.stub import Stubber
 
 import runtime.fleet.aws_lambda
 from runtime.errors import FleetError
@@ -213,18 +214,37 @@ def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: Lamb
 # Quotas and clients
 
 
-def test_the_concurrency_is_the_reserve_or_what_the_account_has_left(fleets: LambdaFleets):
-    asked = client(fleets.endpoint.url)
-    reserved = fleets.endpoint.add_function("reserved", concurrency=400)
-    free = fleets.endpoint.add_function("free")
-    assert available_concurrency(asked, reserved, 1000) == 400
-    assert available_concurrency(asked, reserved, 7) == 7
-    assert available_concurrency(asked, free, 1000) == 599
-    fleets.endpoint.set_concurrency("reserved", 0)
-    with pytest.raises(FleetError, match="reserved for .*function:reserved is 0"):
-        available_concurrency(asked, reserved, 7)
-    with pytest.raises(FleetError, match="ResourceNotFoundException"):
-        available_concurrency(asked, ARN, 7)
+@pytest.mark.parametrize(
+    ("reserved", "wanted", "available"), [(400, 1000, 400), (400, 7, 7), (None, 1000, 599)]
+)
+def test_the_concurrency_is_the_reserve_or_what_the_account_has_left(
+    reserved: int | None, wanted: int, available: int
+):
+    assert available_concurrency(with_concurrency(reserved), ARN, wanted) == available
+
+
+def test_without_concurrency_or_an_answer_no_actor_can_run():
+    with pytest.raises(FleetError, match="reserved for .*function:actors is 0"):
+        available_concurrency(with_concurrency(0), ARN, 7)
+    silent = client("http://127.0.0.1:9")
+    with Stubber(silent) as answers, pytest.raises(FleetError, match="ResourceNotFoundException"):
+        answers.add_client_error("get_function_concurrency", "ResourceNotFoundException")
+        available_concurrency(silent, ARN, 7)
+
+
+def with_concurrency(reserved: int | None) -> Any:
+    """Returns a client of an account that has 600 left, and reserves this for the function."""
+    made = client("http://127.0.0.1:9")
+    answers = Stubber(made)
+    answers.add_response(
+        "get_function_concurrency",
+        {} if reserved is None else {"ReservedConcurrentExecutions": reserved},
+    )
+    answers.add_response(
+        "get_account_settings", {"AccountLimit": {"UnreservedConcurrentExecutions": 600}}
+    )
+    answers.activate()
+    return made
 
 
 def test_a_client_waits_long_enough_and_never_repeats(monkeypatch: pytest.MonkeyPatch):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ClientError
 
 from runtime.fleet.aws_lambda import parse_report
 from tests.fleet.lambda_fleets import client
@@ -57,24 +57,6 @@ def error_code(call: Any) -> str:
     return raised.value.response["Error"]["Code"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "sample",
-        "sample:live",
-        "123456789012:function:sample",
-        "arn:aws:lambda:us-east-1:123456789012:function:sample",
-        "arn:aws:lambda:us-east-1:123456789012:function:sample:live",
-    ],
-)
-def test_functions_are_found_by_all_their_names(lambda_client: Any, name: str):
-    payload, _, answer = invoke(lambda_client, {"do": "echo", "with": "ü"}, name)
-    assert payload == {"do": "echo", "with": "ü"}
-    assert answer["StatusCode"] == 200
-    assert "FunctionError" not in answer
-    assert answer["ExecutedVersion"] == ("1" if name.endswith("live") else "$LATEST")
-
-
 def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(
     endpoint: LambdaEndpoint,
 ):
@@ -97,48 +79,21 @@ def test_a_log_tail_ends_with_the_bill_and_only_a_cold_start_shows_its_start_up(
     assert "printed here" not in warm
 
 
-def test_provisioned_environments_are_ready_before_their_first_use_and_show_no_start_up(
-    endpoint: LambdaEndpoint,
-):
-    endpoint.add_function("provisioned", handler=HANDLER, provisioned=2)
-    lambda_client = client(endpoint.url)
-
-    def configuration() -> dict[str, Any]:
-        return lambda_client.get_provisioned_concurrency_config(
-            FunctionName="provisioned", Qualifier="live"
-        )
-
-    wait_for(lambda: configuration()["Status"] == "READY", "two provisioned environments")
-    assert configuration()["AvailableProvisionedConcurrentExecutions"] == 2
-    before = set(endpoint.process_ids("provisioned"))
-    payload, log, _ = invoke(lambda_client, {"do": "tell"}, "provisioned")
-    assert payload["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] == "provisioned-concurrency"
-    assert payload["process_id"] in before
-    assert "Init Duration" not in log
-    assert (
-        error_code(
-            lambda: lambda_client.get_provisioned_concurrency_config(
-                FunctionName="sample", Qualifier="live"
-            )
-        )
-        == "ProvisionedConcurrencyConfigNotFoundException"
-    )
-
-
-def test_a_worker_has_its_functions_variables_and_none_of_ours(
-    lambda_client: Any, endpoint: LambdaEndpoint, monkeypatch: pytest.MonkeyPatch
+def test_provisioned_environments_start_before_their_first_use_with_their_own_variables(
+    endpoint: LambdaEndpoint, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("LEARNERS_SECRET", "tooth-brush")
-    endpoint.add_function(
-        "telling", handler=HANDLER, environment={"GREETING": "hello"}, memory_mib=640
+    arn = endpoint.add_function(
+        "provisioned", handler=HANDLER, provisioned=2, environment={"GREETING": "hello"}
     )
-    payload, _, _ = invoke(lambda_client, {"do": "tell"}, "telling")
+    before = set(endpoint.process_ids("provisioned"))
+    payload, log, answer = invoke(client(endpoint.url), {"do": "tell"}, arn)
     variables = payload["variables"]
+    assert (payload["process_id"] in before, "Init Duration" in log) == (True, False)
+    assert (payload["arn"], answer["ExecutedVersion"]) == (arn, "1")
+    assert variables["AWS_LAMBDA_INITIALIZATION_TYPE"] == "provisioned-concurrency"
     assert variables["GREETING"] == "hello"
-    assert variables["AWS_LAMBDA_FUNCTION_NAME"] == "telling"
-    assert variables["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] == "640"
     assert "LEARNERS_SECRET" not in variables
-    assert payload["arn"] == "arn:aws:lambda:us-east-1:123456789012:function:telling:$LATEST"
     assert 0 < payload["remaining_ms"] <= 1000 * PATIENCE_S
 
 
@@ -184,46 +139,19 @@ def test_a_function_that_takes_too_long_is_killed(endpoint: LambdaEndpoint, lamb
     assert endpoint.process_ids("slow") == []
 
 
-def test_concurrency_is_limited_by_the_reserve_or_else_by_the_account():
-    with LambdaEndpoint(account_concurrency=3) as endpoint:
-        endpoint.add_function("reserved", handler=HANDLER, concurrency=1)
-        endpoint.add_function("free", handler=HANDLER)
-        endpoint.add_function("stopped", handler=HANDLER, concurrency=0)
-        lambda_client = client(endpoint.url)
-        assert (
-            lambda_client.get_function_concurrency(FunctionName="reserved")[
-                "ReservedConcurrentExecutions"
-            ]
-            == 1
+def test_concurrency_is_limited_by_the_reserve(endpoint: LambdaEndpoint, lambda_client: Any):
+    endpoint.add_function("reserved", handler=HANDLER, concurrency=1)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(invoke, lambda_client, {"do": "sleep", "seconds": 9000}, "reserved")
+        wait_for(lambda: endpoint.process_ids("reserved"), "it to run")
+        assert error_code(lambda: invoke(lambda_client, {}, "reserved")) == (
+            "TooManyRequestsException"
         )
-        assert "ReservedConcurrentExecutions" not in lambda_client.get_function_concurrency(
-            FunctionName="free"
-        )
-        limits = lambda_client.get_account_settings()["AccountLimit"]
-        assert (limits["ConcurrentExecutions"], limits["UnreservedConcurrentExecutions"]) == (3, 2)
-        assert reason_of_throttling(lambda_client, "stopped").startswith("Reserved")
-        with ThreadPoolExecutor() as pool:
-            for name, fit, reason in (
-                ("reserved", 1, "Reserved"),
-                ("free", 2, "ConcurrentInvocation"),
-            ):
-                running = [
-                    pool.submit(invoke, lambda_client, {"do": "sleep", "seconds": 9000}, name)
-                    for _ in range(fit)
-                ]
-                wait_for(lambda: len(endpoint.process_ids(name)) == fit, "them to run")  # noqa: B023
-                assert reason_of_throttling(lambda_client, name).startswith(reason)
-                for process_id in endpoint.process_ids(name):
-                    os.kill(process_id, signal.SIGKILL)
-                assert {one.result()[0]["errorType"] for one in running} == {"Runtime.ExitError"}
-
-
-def reason_of_throttling(lambda_client: Any, name: str) -> str:
-    with pytest.raises(ClientError) as raised:
-        invoke(lambda_client, {}, name)
-    assert raised.value.response["Error"]["Code"] == "TooManyRequestsException"
-    assert raised.value.response["ResponseMetadata"]["HTTPStatusCode"] == 429
-    return raised.value.response["Reason"]
+        os.kill(*endpoint.process_ids("reserved"), signal.SIGKILL)
+        assert running.result()[0]["errorType"] == "Runtime.ExitError"
+    assert error_code(lambda: invoke(lambda_client, {}, "sample:other")) == (
+        "ResourceNotFoundException"
+    )
 
 
 def test_payloads_that_are_too_large_or_no_json_are_refused(lambda_client: Any):
@@ -236,18 +164,6 @@ def test_payloads_that_are_too_large_or_no_json_are_refused(lambda_client: Any):
     assert error_code(lambda: lambda_client.invoke(FunctionName="sample", Payload=b"{")) == (
         "InvalidRequestContentException"
     )
-
-
-def test_faults_come_when_they_were_ordered(
-    endpoint: LambdaEndpoint, lambda_client: Any, tmp_path: Path
-):
-    endpoint.fail_next("sample", "throttled", "broken", "denied", "dropped")
-    for code in ("TooManyRequestsException", "ServiceException", "AccessDeniedException"):
-        assert error_code(lambda: invoke(lambda_client, {"do": "echo"})) == code
-    with pytest.raises(ConnectionClosedError):
-        invoke(lambda_client, {"do": "touch", "path": str(tmp_path / "mark")})
-    assert (tmp_path / "mark").exists()
-    assert invoke(lambda_client, {"do": "echo"})[0] == {"do": "echo"}
 
 
 def test_nothing_outlives_a_killed_endpoint(tmp_path: Path):

@@ -2,9 +2,9 @@
 
 Simulates the parts this project uses: invocations that wait for their answer, by names, ARNs, versions and aliases,
 execution environments that stay warm, start-up before first use with provisioned concurrency, time-outs, exits, handler
-errors, log tails with their REPORT line, the bill of a container image, throttling at the reserved or the account's
-concurrency, payload limits, and queries about concurrency. A function may be limited to a sandbox: a read-only root,
-its share of /tmp, no /dev/shm, its memory. Signatures are not checked.
+errors, log tails with their REPORT line, the bill of a container image, throttling at the reserved concurrency, and
+payload limits. A function may be limited to a sandbox: a read-only root, its share of /tmp, no /dev/shm, its memory.
+Signatures are not checked. moto answers all else about functions.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class FunctionSettings:
         handler: As in the image's CMD.
         command: Starts a worker, followed by the handler's name.
         environment: Variables of its workers, in addition to Lambda's own.
-        concurrency: Reserved concurrency; None uses the account's.
+        concurrency: Reserved concurrency; None = no limit.
         provisioned: Environments of ``qualifier`` that start before their first use.
         qualifier: The alias, in addition to $LATEST and version 1.
         is_limited: Whether workers have a sandbox's file system, and are killed if one invocation uses more memory than
@@ -189,7 +189,7 @@ class _Environment:
         self, settings: FunctionSettings, group: int, directory: Path, *, is_provisioned: bool
     ) -> None:
         self.settings, self.is_provisioned = settings, is_provisioned
-        self.is_ready, self.init_s = threading.Event(), 0.0
+        self.init_s = 0.0
         self._invocations: SimpleQueue[Invocation | None] = SimpleQueue()
         self._messages: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._server = HTTPServer(("127.0.0.1", 0), _RuntimeApi)
@@ -247,9 +247,7 @@ class _Environment:
 
     def hand_out(self) -> Invocation | None:
         """Waits for the next invocation and returns it."""
-        if not self.is_ready.is_set():
-            self.init_s = time.perf_counter() - self._since_s
-            self.is_ready.set()
+        self.init_s = self.init_s or time.perf_counter() - self._since_s
         invocation = self._invocations.get()
         if invocation is not None:
             self.tell("started", None)
@@ -350,7 +348,7 @@ class _Function:
     """A function's environments and its number of running invocations."""
 
     def __init__(self, settings: FunctionSettings, group: int, directory: Path) -> None:
-        self.settings, self.reserved = settings, settings.concurrency
+        self.settings = settings
         self._group, self._directory = group, directory
         self._lock = threading.Lock()
         self._idle: deque[_Environment] = deque()
@@ -358,8 +356,7 @@ class _Function:
         self._is_closed = False
         self.running = 0
         self.faults: deque[Fault] = deque()
-        self.provisioned = [self._spawn(is_provisioned=True) for _ in range(settings.provisioned)]
-        self._idle.extend(self.provisioned)
+        self._idle.extend(self._spawn(is_provisioned=True) for _ in range(settings.provisioned))
 
     def process_ids(self) -> list[int]:
         """Returns the process ids of live workers."""
@@ -422,10 +419,6 @@ class _Answer:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, content: Mapping[str, Any]) -> _Answer:
-        return cls(200, json.dumps(content).encode())
-
 
 class _Api(QuietHandler):
     """Handles boto3's requests."""
@@ -458,10 +451,10 @@ class _ApiServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
 
-    def __init__(self, endpoint: LambdaEndpoint, port: int) -> None:
+    def __init__(self, endpoint: LambdaEndpoint) -> None:
         self.endpoint = endpoint
         self.connections: set[socket] = set()
-        super().__init__(("127.0.0.1", port), _Api)
+        super().__init__(("127.0.0.1", 0), _Api)
 
     def process_request(self, request: socket, client_address: Any) -> None:
         self.connections.add(request)
@@ -480,19 +473,14 @@ class _ApiServer(ThreadingHTTPServer):
 class LambdaEndpoint:
     """The service on a loopback port, as a context manager. No worker outlives this process, however it ends."""
 
-    def __init__(self, *, account_concurrency: int = 1000, port: int = 0) -> None:
-        """Args:
-        account_concurrency: Quota of concurrent executions.
-        port: 0 takes a free one.
-        """
-        self.account_concurrency = account_concurrency
+    def __init__(self) -> None:
         self._functions: dict[str, _Function] = {}
         self._lock = threading.Lock()
         self._directory = tempfile.TemporaryDirectory()
         self._guardian = subprocess.Popen(
             ["/bin/sh", "-c", _GUARDIAN], stdin=subprocess.PIPE, process_group=0
         )
-        self._server = _ApiServer(self, port)
+        self._server = _ApiServer(self)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), daemon=True
@@ -521,9 +509,6 @@ class LambdaEndpoint:
     def fail_next(self, name: str, *faults: Fault) -> None:
         """Adds faults to the function's next invocations, one each."""
         self._functions[name].faults.extend(faults)
-
-    def set_concurrency(self, name: str, reserved: int | None) -> None:
-        self._functions[name].reserved = reserved
 
     def process_ids(self, name: str) -> list[int]:
         """Returns the process ids of the function's live workers."""
@@ -554,21 +539,13 @@ class LambdaEndpoint:
         """Raises: LambdaError: The service refuses."""
         url = urlsplit(path)
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
-        if parts[1:] == ["account-settings"]:
-            return self._account_settings()
-        if len(parts) != 4 or parts[1] != "functions":
-            raise LambdaError(
-                404, "UnknownOperationException", f"no such operation here: {url.path}"
-            )
         function, qualifier = self._find(parts[2], parse_qs(url.query).get("Qualifier", [""])[0])
-        if parts[3] == "invocations":
+        if parts[3:] == ["invocations"]:
             return self._invoke(function, qualifier, headers, body)
-        if parts[3] == "concurrency":
-            reserved = function.reserved
-            return _Answer.of(
-                {} if reserved is None else {"ReservedConcurrentExecutions": reserved}
-            )
-        return self._provisioned(function, qualifier)
+        if parts[3:] == ["concurrency"]:
+            reserved = {"ReservedConcurrentExecutions": function.settings.concurrency}
+            return _Answer(200, json.dumps(reserved).encode())
+        raise LambdaError(404, "UnknownOperationException", f"no such operation here: {url.path}")
 
     def _find(self, name: str, qualifier: str) -> tuple[_Function, str]:
         """Finds a function by name, ARN or partial ARN, and the version or alias it asks for."""
@@ -601,11 +578,10 @@ class LambdaEndpoint:
         return None if fault == "dropped" else _result(invocation, qualifier, headers)
 
     def _admit(self, function: _Function) -> None:
+        reserved = function.settings.concurrency
         with self._lock:
-            if function.reserved is not None and function.running >= function.reserved:
+            if reserved is not None and function.running >= reserved:
                 raise _throttled("ReservedFunctionConcurrentInvocationLimitExceeded")
-            if function.reserved is None and self._unreserved_running() >= self._unreserved():
-                raise _throttled("ConcurrentInvocationLimitExceeded")
             function.running += 1
 
     def _run(self, function: _Function, invocation: Invocation) -> None:
@@ -614,42 +590,6 @@ class LambdaEndpoint:
         finally:
             with self._lock:
                 function.running -= 1
-
-    def _unreserved(self) -> int:
-        return self.account_concurrency - sum(one.reserved or 0 for one in self._functions.values())
-
-    def _unreserved_running(self) -> int:
-        return sum(one.running for one in self._functions.values() if one.reserved is None)
-
-    def _account_settings(self) -> _Answer:
-        return _Answer.of(
-            {
-                "AccountLimit": {
-                    "ConcurrentExecutions": self.account_concurrency,
-                    "UnreservedConcurrentExecutions": self._unreserved(),
-                },
-                "AccountUsage": {"FunctionCount": len(self._functions)},
-            }
-        )
-
-    def _provisioned(self, function: _Function, qualifier: str) -> _Answer:
-        if not function.provisioned or qualifier != function.settings.qualifier:
-            raise LambdaError(
-                404,
-                "ProvisionedConcurrencyConfigNotFoundException",
-                "No Provisioned Concurrency Config found for this function",
-            )
-        requested = len(function.provisioned)
-        available = sum(environment.is_ready.is_set() for environment in function.provisioned)
-        return _Answer.of(
-            {
-                "RequestedProvisionedConcurrentExecutions": requested,
-                "AllocatedProvisionedConcurrentExecutions": available,
-                "AvailableProvisionedConcurrentExecutions": available,
-                "Status": "READY" if available == requested else "IN_PROGRESS",
-                "LastModified": "2026-11-20T00:00:00+0000",
-            }
-        )
 
 
 def why_unlimited() -> str:
