@@ -89,13 +89,15 @@ def server(folder: Path) -> Iterator[MotoServer]:
                     "Resources": {
                         "Bucket": {
                             "Type": "AWS::S3::Bucket",
+                            "Properties": {"BucketName": "results"},
+                        },
+                        "Policy": {
+                            "Type": "AWS::S3::BucketPolicy",
                             "Properties": {
-                                "BucketName": "results",
-                                "OwnershipControls": {
-                                    "Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]
-                                },
+                                "Bucket": {"Ref": "Bucket"},
+                                "PolicyDocument": {"Statement": []},
                             },
-                        }
+                        },
                     }
                 }
             ),

@@ -31,7 +31,6 @@ import math
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -66,13 +65,12 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.core.common_models import CloudFormationModel
 from moto.core.config import default_user_config
 from moto.core.models import botocore_stubber
-from moto.core.responses import ActionResult, EmptyResult
+from moto.core.responses import ActionResult, BaseResponse, EmptyResult
 from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.internet_gateways import InternetGateway
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 from moto.ec2.models.route_tables import RouteTable
-from moto.ec2.models.security_groups import SecurityGroup
 from moto.ec2.models.subnets import Subnet
 from moto.ec2.responses.elastic_block_store import ElasticBlockStore
 from moto.elasticache.exceptions import ElastiCacheException
@@ -80,7 +78,6 @@ from moto.elasticache.models import ElastiCacheBackend
 from moto.elasticache.responses import ElastiCacheResponse
 from moto.kms.models import kms_backends
 from moto.logs.models import LogGroup
-from moto.s3.models import FakeBucket
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.ssm.models import Parameter, ParameterDict
 
@@ -418,7 +415,6 @@ class _Resource:
         return cls(known | kind.then(call, known))
 
     def delete(self, account_id: str, region_name: str) -> None:
-        _scheduled().pop(self.physical_resource_id, None)
         call = _as_cloudformation(self.KIND.service, region_name)
         operation, *names = self.KIND.deletion.split() or [""]
         if operation:
@@ -451,18 +447,6 @@ def _rule(direction: str) -> _Kind:
             "SecurityGroupRuleIds": [known["SecurityGroupRules"][0]["SecurityGroupRuleId"]]
         },
     )
-
-
-def _replace_egress(call: Call, group: SecurityGroup, properties: Values) -> None:
-    """Replaces the default rule, which allows all outbound traffic, by the template's rules."""
-    rules = properties.get("SecurityGroupEgress")
-    if rules:
-        everything = {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
-        call("RevokeSecurityGroupEgress", {"GroupId": group.id, "IpPermissions": [everything]})
-        call(
-            "AuthorizeSecurityGroupEgress",
-            {"GroupId": group.id, "IpPermissions": [_permission(rule) for rule in rules]},
-        )
 
 
 # Custom resources, and state machines, which moto runs only on request
@@ -645,39 +629,6 @@ def _get_interfaces(backend: EC2Backend, *args: Any, **filters: Any) -> Any:
     return _own_interfaces(backend, *args, **filters)
 
 
-# What happens at its time
-
-
-def _scheduled() -> dict[str, tuple[float, Callable[[], Any]]]:
-    """Returns what is to be done once, and at which second since 1970, by a resource's physical id.
-
-    It lies in a backend of moto's, so that a reset forgets it.
-    """
-    backend = get_backend("autoscaling")[ACCOUNT][REGION]
-    plans: dict[str, tuple[float, Callable[[], Any]]] = vars(backend).setdefault("scheduled", {})
-    return plans
-
-
-def _schedule(physical_id: str, at: str, act: Callable[[], Any]) -> None:
-    """Plans an action; only with a clock is it carried out.
-
-    Raises:
-        ValueError: That is not a time, or it is in the past.
-    """
-    at_s = _moment(at).timestamp()
-    if at_s <= (time.time() if (now_s := _clock_s()) is None else now_s):
-        raise ValueError(f"{physical_id}: {at} is in the past")
-    _scheduled()[physical_id] = at_s, act
-
-
-def _do_what_is_due() -> None:
-    now_s = _clock_s()
-    for physical_id, (at_s, act) in list(_scheduled().items()):
-        if now_s is not None and at_s <= now_s:
-            del _scheduled()[physical_id]
-            act()
-
-
 # Types that moto lacks, or gets wrong
 
 
@@ -698,43 +649,24 @@ def _warm_up(call: Call, known: Values) -> Values:
     return {}
 
 
-def _schedule_sizes(call: Call, known: Values) -> Values:
-    names = ("AutoScalingGroupName", "MinSize", "MaxSize", "DesiredCapacity")
-    sizes = {name: known[name] for name in names if name in known}
-    _schedule(
-        _KINDS["AWS::AutoScaling::ScheduledAction"].physical_id.format_map(known),
-        known["StartTime"],
-        lambda: call("UpdateAutoScalingGroup", sizes),
-    )
-    return {}
-
-
 CACHE_TYPE = "AWS::ElastiCache::ServerlessCache"
 _ENDED_FIRST = ("AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias")
-_AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
-"""API Reference, PutScheduledAction, Schedule."""
+
+
+def _check_start(call: Call, known: Values) -> Values:
+    """Raises: ValueError: It is in the past."""
+    if _moment(known["StartTime"]).timestamp() <= _ClockTime.now().timestamp():
+        raise ValueError(f"{known['ScheduledActionName']}: {known['StartTime']} is in the past")
+    return {}
 
 
 def _schedule_warm_actors(call: Call, known: Values) -> Values:
     """The target of Application Auto Scaling is here the warm actors of an alias, which must exist."""
-    kind, function, alias = known["ResourceId"].split(":")
-    if kind != "function":
-        raise ValueError(f"ResourceId = {known['ResourceId']} is not function:NAME:ALIAS")
-    functions, warm = _caller("lambda", REGION), {"FunctionName": function, "Qualifier": alias}
-    functions("GetAlias", {"FunctionName": function, "Name": alias})
+    _, function, alias = known["ResourceId"].split(":")
+    _caller("lambda", REGION)("GetAlias", {"FunctionName": function, "Name": alias})
     target = {key: known[key] for key in ("ServiceNamespace", "ResourceId", "ScalableDimension")}
     for action in known.get("ScheduledActions", []):
         call("PutScheduledAction", {**target, **action})
-        found = _AT.fullmatch(action["Schedule"])
-        if found is None or set(action["ScalableTargetAction"].values()) != {0}:
-            raise ValueError(
-                f"this simulator ends all warm actors at a time, and does not know {action}"
-            )
-        _schedule(
-            _KINDS["AWS::ApplicationAutoScaling::ScalableTarget"].physical_id.format_map(known),
-            f"{found[1]}Z",
-            lambda: _forgiving(lambda: functions("DeleteProvisionedConcurrencyConfig", warm)),
-        )
     return {}
 
 
@@ -821,7 +753,7 @@ _KINDS = {
         "DeleteScheduledAction AutoScalingGroupName ScheduledActionName",
         "{AutoScalingGroupName}|{ScheduledActionName}",
         name="ScheduledActionName",
-        then=_schedule_sizes,
+        then=_check_start,
     ),
     "AWS::ApplicationAutoScaling::ScalableTarget": _Kind(
         "application-autoscaling",
@@ -873,67 +805,7 @@ _CLASSES = [
 ]
 
 
-_BUCKET_SETTINGS = {
-    "VersioningConfiguration": ("PutBucketVersioning", "VersioningConfiguration"),
-    "PublicAccessBlockConfiguration": ("PutPublicAccessBlock", "PublicAccessBlockConfiguration"),
-    "OwnershipControls": ("PutBucketOwnershipControls", "OwnershipControls"),
-}
-
-
-def _set_bucket_up(call: Call, bucket: FakeBucket, properties: Values) -> None:
-    """Sets the bucket properties that moto ignores."""
-    for name, (operation, parameter) in _BUCKET_SETTINGS.items():
-        if name in properties:
-            call(operation, {"Bucket": bucket.name, parameter: properties[name]})
-    if "LifecycleConfiguration" in properties:
-        rules = [_lifecycle_rule(rule) for rule in properties["LifecycleConfiguration"]["Rules"]]
-        call(
-            "PutBucketLifecycleConfiguration",
-            {"Bucket": bucket.name, "LifecycleConfiguration": {"Rules": rules}},
-        )
-
-
-def _lifecycle_rule(rule: Values) -> dict[str, Any]:
-    """Converts a template's rule to the API's, which has other names for three of its fields."""
-    renamed = {"Days": "ExpirationInDays", "ExpiredObjectDeleteMarker": "ExpiredObjectDeleteMarker"}
-    expiration = {name: rule[given] for name, given in renamed.items() if given in rule}
-    return {
-        **_without(rule, *renamed.values(), "Id", "Prefix"),
-        **({"ID": rule["Id"]} if "Id" in rule else {}),
-        **({"Expiration": expiration} if expiration else {}),
-        "Filter": {"Prefix": rule.get("Prefix", "")},
-    }
-
-
 # Operations that moto lacks
-
-
-class _Table(dict[str, dict[str, Any]]):
-    """ElastiCache's resources of one kind, by name."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-
-    def __missing__(self, name: str) -> Any:
-        raise self.fault("NotFound", f"{self._kind} {name} not found.")
-
-    def add(self, name: str, resource: dict[str, Any]) -> dict[str, Any]:
-        if name in self:
-            raise self.fault("AlreadyExists", f"{self._kind} {name} already exists.")
-        return self.setdefault(name, resource)
-
-    def take(self, name: str) -> dict[str, Any]:
-        resource = self[name]
-        del self[name]
-        return resource
-
-    def found(self, name: str | None) -> list[dict[str, Any]]:
-        return [self[name]] if name else list(self.values())
-
-    def fault(self, words: str, message: str) -> ElastiCacheException:
-        error = ElastiCacheException(message)
-        error.code = f"{self._kind}{words}" + "Fault" * (self._kind == "ServerlessCache")
-        return error
 
 
 def _as_it_is(cache: Values) -> dict[str, Any]:
@@ -948,68 +820,77 @@ def _as_it_is(cache: Values) -> dict[str, Any]:
 class _ElastiCacheOperations:
     """Serverless caches and user groups, each available at once."""
 
-    def _table(self, kind: str) -> _Table:
-        """It lies in moto's backend of that account and region, and is reset with it."""
-        tables: dict[str, _Table] = vars(self.elasticache_backend).setdefault("nitro_tables", {})
-        return tables.setdefault(kind, _Table(kind))
+    def _all(self, kind: str) -> dict[str, dict[str, Any]]:
+        """They lie in moto's backend of that account and region, and are reset with it."""
+        kinds: dict[str, Any] = vars(self.elasticache_backend).setdefault("additions", {})
+        return kinds.setdefault(kind, {})
 
-    def _added(self, kind: str, name: str, **more: Any) -> dict[str, Any]:
+    def _one(self, kind: str, name: str) -> dict[str, Any]:
+        if name not in self._all(kind):
+            raise _cache_error(f"{kind}NotFoundFault", f"{kind} {name} not found.")
+        return self._all(kind)[name]
+
+    def _add(self, kind: str, name: str, **more: Any) -> dict[str, Any]:
+        if name in self._all(kind):
+            raise _cache_error(f"{kind}AlreadyExistsFault", f"{kind} {name} already exists.")
         backend, given = self.elasticache_backend, self._get_params()
         # moto lists tags only of the kinds it knows.
         backend.arn_regex = _ELASTICACHE_ARN
         arn = (
             f"arn:aws:elasticache:{backend.region_name}:{backend.account_id}:{kind.lower()}:{name}"
         )
-        made = self._table(kind).add(name, {**_without(given, "Tags"), "ARN": arn, **more})
         backend.tagging_service.tag_resource(arn, given.get("Tags", []))
-        return made
+        self._all(kind)[name] = {**_without(given, "Tags"), "ARN": arn, **more}
+        return self._all(kind)[name]
 
     def create_serverless_cache(self) -> ActionResult:
         given = self._get_params()
         name = given["ServerlessCacheName"]
         if "UserGroupId" in given:
-            self._table("UserGroup")[given["UserGroupId"]]
+            self._one("UserGroup", given["UserGroupId"])
         host, _, port = os.environ.get(
             "MOTO_ELASTICACHE_ENDPOINT", f"{name}-moto00.serverless.use1.cache.amazonaws.com:6379"
         ).rpartition(":")
         until_s, _ = _faults().get(CACHE_TYPE, (0.0, ""))
-        cache = self._added(
+        cache = self._add(
             "ServerlessCache",
             name,
             Status="available",
             available_at_s=(_clock_s() or 0.0) + until_s,
-            FullEngineVersion=f"{given.get('MajorEngineVersion', '8')}.0",
             Endpoint={"Address": host, "Port": int(port)},
-            ReaderEndpoint={"Address": host, "Port": int(port) + 1},
         )
         return ActionResult({"ServerlessCache": _as_it_is(cache)})
 
     def describe_serverless_caches(self) -> ActionResult:
-        found = self._table("ServerlessCache").found(self._get_params().get("ServerlessCacheName"))
+        name = self._get_params().get("ServerlessCacheName")
+        kind = "ServerlessCache"
+        found = [self._one(kind, name)] if name else self._all(kind).values()
         return ActionResult({"ServerlessCaches": [_as_it_is(cache) for cache in found]})
 
     def delete_serverless_cache(self) -> ActionResult:
-        caches, name = self._table("ServerlessCache"), self._get_params()["ServerlessCacheName"]
-        if _as_it_is(caches[name])["Status"] == "creating":
+        name = self._get_params()["ServerlessCacheName"]
+        cache = _as_it_is(self._one("ServerlessCache", name))
+        if cache["Status"] == "creating":
             message = f"ServerlessCache {name} is not in a valid state."
-            error = caches.fault("State", message)
-            error.code = "InvalidServerlessCacheStateFault"
-            raise error
-        return ActionResult({"ServerlessCache": {**caches.take(name), "Status": "deleting"}})
+            raise _cache_error("InvalidServerlessCacheStateFault", message)
+        del self._all("ServerlessCache")[name]
+        return ActionResult({"ServerlessCache": {**cache, "Status": "deleting"}})
 
     def create_user_group(self) -> ActionResult:
         given = self._get_params()
         for user in given.get("UserIds", []):
             self.elasticache_backend.describe_users(user)
-        return ActionResult(self._added("UserGroup", given["UserGroupId"], Status="active"))
-
-    def describe_user_groups(self) -> ActionResult:
-        found = self._table("UserGroup").found(self._get_params().get("UserGroupId"))
-        return ActionResult({"UserGroups": found})
+        return ActionResult(self._add("UserGroup", given["UserGroupId"], Status="active"))
 
     def delete_user_group(self) -> ActionResult:
-        group = self._table("UserGroup").take(self._get_params()["UserGroupId"])
-        return ActionResult({**group, "Status": "deleting"})
+        group = self._one("UserGroup", self._get_params()["UserGroupId"])
+        return ActionResult(self._all("UserGroup").pop(group["UserGroupId"]))
+
+
+def _cache_error(code: str, message: str) -> ElastiCacheException:
+    error = ElastiCacheException(message)
+    error.code = code
+    return error
 
 
 _delete_user = ElastiCacheBackend.delete_user
@@ -1042,6 +923,15 @@ class _LambdaOperations:
         done = requests.post(path, data=body, headers=asked)
         answered = {name: done.headers[name] for name in _PASSED_ON if name in done.headers}
         return done.status_code, answered, done.content
+
+    @staticmethod
+    def _enrich_response(headers: dict[str, str], body: Any) -> tuple[dict[str, str], Any]:
+        """Keeps the request id of an invocation, which its bill names; moto would give it another."""
+        own = headers.pop("x-amzn-RequestId", None)
+        headers, body = BaseResponse._enrich_response(headers, body)
+        if own is not None:
+            headers["x-amzn-requestid"] = own
+        return headers, body
 
     def put_function_concurrency(self) -> Any:
         """Refuses to leave too little for functions without a reservation, which moto does not mind."""
@@ -1411,7 +1301,6 @@ def _waits(stack: Stack) -> bool:
 def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[Stack]:
     """Works like moto, after doing what is due by now."""
     _release_interfaces(ec2_backends[backend.account_id][backend.region_name])
-    _do_what_is_due()
     for stack in list(backend.stacks.values()):
         given_up_at_s, reason = getattr(stack, "given_up", (math.inf, ""))
         if stack.status == "DELETE_IN_PROGRESS":
@@ -1444,22 +1333,6 @@ def _register() -> None:
     ):
         lambda_url_paths[rf"{{0}}/(?P<api_version>[^/]+)/{path}/?$"] = LambdaResponse.dispatch
     ElastiCacheBackend.delete_user = _delete_user_for_good
-
-
-def _extend(
-    model: type[CloudFormationModel], service: str, finish: Callable[[Call, Any, Values], None]
-) -> None:
-    """Calls ``finish`` on each resource that a template makes moto's ``model`` create."""
-    create = model.create_from_cloudformation_json.__func__
-
-    def create_and_finish(
-        cls, resource_name, cloudformation_json, account_id, region_name, **kwargs
-    ):
-        made = create(cls, resource_name, cloudformation_json, account_id, region_name, **kwargs)
-        finish(_as_cloudformation(service, region_name), made, cloudformation_json["Properties"])
-        return made
-
-    model.create_from_cloudformation_json = classmethod(create_and_finish)
 
 
 def _remove_route_table(call: Call, table: RouteTable) -> None:
@@ -1629,8 +1502,6 @@ _own_loading = ParameterDict._check_loading_status
 
 _register()
 ElasticBlockStore.get_ebs_default_kms_key_id = _default_disk_key
-_extend(SecurityGroup, "ec2", _replace_egress)
-_extend(FakeBucket, "s3", _set_bucket_up)
 Subnet.create_from_cloudformation_json = classmethod(_create_subnet)
 _let_delete(RouteTable, _remove_route_table)
 _let_delete(InternetGateway, _remove_gateway)
