@@ -277,7 +277,7 @@ def tls_server(
     tcp_server_with_auth: AuthServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TlsServer]:
     directory = tmp_path_factory.mktemp("tls")
-    key, certificate = _self_signed(directory)
+    key, certificate = self_signed(directory)
     with TlsTerminator(key, certificate, tcp_server_with_auth.port) as terminator:
         yield TlsServer(terminator.port, certificate)
 
@@ -341,7 +341,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
 
 
-def _self_signed(directory: Path) -> tuple[Path, Path]:
+def self_signed(directory: Path) -> tuple[Path, Path]:
+    """Returns the files of a key and its certificate for this machine; skips a test where openssl makes none."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("no openssl command is here to make a certificate with")

@@ -281,7 +281,6 @@ def test_it_trains_as_on_one_machine_and_everything_is_kept(
     files = [path for path in out.rglob("*") if path.is_file() and path.name[0] != "."]
     files.remove(out / "ledger.json")
     assert account.entry.ledger == (out / "ledger.json").read_text()
-    assert len(files) >= 10
     for path in files:
         name = path.relative_to(out).as_posix()
         assert account.kept(name) == path.read_bytes(), name
@@ -493,8 +492,8 @@ def test_what_was_spent_before_and_the_tail_are_not_the_learners_to_spend(
     account.ledger.notice(RUN, stack="Nitro-small", began_at_s=0.0)
     code, printed = account.run(tmp_path / "run", NITRO_TAIL_USD=tail_usd)
     assert code == 0, printed
-    assert (account.entry.state, account.entry.reason.partition(":")[0]) == (FINISHED, "budget")
     assert summary(tmp_path / "run")["rounds"] == 0
+    assert (account.entry.state, account.entry.reason.partition(":")[0]) == (FINISHED, "budget")
 
 
 def test_a_learner_does_not_begin_where_nobody_would_end_it(

@@ -14,12 +14,6 @@ def test_a_deployment_ends_within_its_budget_and_leaves_only_the_bucket(tmp_path
     result = rehearse("budget", tmp_path)
     assert (result["result"], result["problems"]) == ("ok", [])
     assert json.loads((tmp_path / "rehearsal.json").read_text()) == result
-    # Actors call AWS only if the learner serves the cache: they read its password.
-    assert [role.partition("Role")[0] for role in result["calls"]] == [
-        "Nitro-hopper-Learner",
-        "NitroGuard-",
-        "cdk-hnb659fds-cfn-exec-role",
-    ]
     _check_decisions(tmp_path)
     assert {kind for kind, found in result["found_after"].items() if found} == {"buckets"}
     assert len(result["found_after"]) > 12

@@ -214,35 +214,23 @@ def test_close_while_running_waits_for_nothing_and_leaves_no_thread(fleets: Lamb
 # Quotas and clients
 
 
-@pytest.mark.parametrize(
-    ("reserved", "wanted", "available"), [(400, 1000, 400), (400, 7, 7), (None, 1000, 599)]
-)
-def test_the_concurrency_is_the_reserve_or_what_the_account_has_left(
-    reserved: int | None, wanted: int, available: int
-):
-    assert available_concurrency(with_concurrency(reserved), ARN, wanted) == available
-
-
-def test_without_concurrency_or_an_answer_no_actor_can_run():
+def test_the_concurrency_is_the_reserve_or_what_the_account_has_left(fleets: LambdaFleets):
+    for reserved, wanted, available in ((400, 1000, 400), (400, 7, 7), (None, 1000, 599)):
+        assert available_concurrency(with_concurrency(reserved), ARN, wanted) == available
     with pytest.raises(FleetError, match="reserved for .*function:actors is 0"):
         available_concurrency(with_concurrency(0), ARN, 7)
-    silent = client("http://127.0.0.1:9")
-    with Stubber(silent) as answers, pytest.raises(FleetError, match="ResourceNotFoundException"):
-        answers.add_client_error("get_function_concurrency", "ResourceNotFoundException")
-        available_concurrency(silent, ARN, 7)
+    with pytest.raises(FleetError, match="ResourceNotFoundException"):
+        available_concurrency(client(fleets.endpoint.url), ARN, 7)
 
 
 def with_concurrency(reserved: int | None) -> Any:
     """Returns a client of an account that has 600 left, and reserves this for the function."""
     made = client("http://127.0.0.1:9")
     answers = Stubber(made)
-    answers.add_response(
-        "get_function_concurrency",
-        {} if reserved is None else {"ReservedConcurrentExecutions": reserved},
-    )
-    answers.add_response(
-        "get_account_settings", {"AccountLimit": {"UnreservedConcurrentExecutions": 600}}
-    )
+    own = {} if reserved is None else {"ReservedConcurrentExecutions": reserved}
+    left = {"AccountLimit": {"UnreservedConcurrentExecutions": 600}}
+    answers.add_response("get_function_concurrency", own)
+    answers.add_response("get_account_settings", left)
     answers.activate()
     return made
 

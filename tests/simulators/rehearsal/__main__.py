@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtime.aws.guard.teardown import GONE
 from runtime.errors import ExperimentError
 from tests.helpers import ROOT
 from tests.simulators.rehearsal.account import RehearsalError
 from tests.simulators.rehearsal.file import ROUNDS, play, read
-from tests.simulators.rehearsal.rehearsal import RATE
 from tests.simulators.rehearsal.scenarios import NITRO, SCENARIOS, rehearse
 from tests.stacks.iam import decisions
 
@@ -32,7 +30,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
-    plays: dict[str, Callable[..., dict[str, Any]]] = {
+    plays: dict[str, Callable[[Path], dict[str, Any]]] = {
         name: partial(rehearse, name) for name in names
     }
     if not plays:
@@ -43,10 +41,10 @@ def main() -> int:
             return 2
         print("\n".join(file.lines))
         plays[file.plan.name] = partial(play, file)
-    results = {
-        name: _played(name, one, options.out / name, options.rate) for name, one in plays.items()
-    }
+    began_s = time.monotonic()
+    results = {name: _played(name, one, options.out / name) for name, one in plays.items()}
     print("\n" + "\n".join(_table(results)))
+    print(f"it took {time.monotonic() - began_s:.0f} seconds")
     if options.all and all(result["result"] == "ok" for result in results.values()):
         decisions.write(
             set().union(*(decisions.read(options.out / name / "decisions.json") for name in names))
@@ -80,23 +78,14 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--all", action="store_true", help="all of them, one after the other")
     parser.add_argument(
-        "--rate",
-        type=float,
-        help=f"seconds of the clock in one (the scenario's own, mostly {RATE:g})",
-    )
-    parser.add_argument(
         "--out", type=Path, default=Path("rehearsals"), help="where results are put (%(default)s)"
     )
     return parser.parse_args()
 
 
-def _played(
-    name: str, play_it: Callable[..., dict[str, Any]], out: Path, rate: float | None
-) -> dict[str, Any]:
+def _played(name: str, play_it: Callable[[Path], dict[str, Any]], out: Path) -> dict[str, Any]:
     try:
-        result = play_it(out, **({} if rate is None else {"rate": rate}))
-        _draw(result, out)
-        return result
+        return play_it(out)
     except (RehearsalError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {
@@ -106,25 +95,6 @@ def _played(
             "clock_s": 0.0,
             "problems": [str(error)],
         }
-
-
-def _draw(result: dict[str, Any], out: Path) -> None:
-    """Draws the events next to ``rehearsal.json``, if it has a single deployment that ended."""
-    if (
-        len(result["spend"]) == 1
-        and result["dollars"]
-        and any(event.get("step") == GONE for event in result["events"])
-    ):
-        subprocess.run(
-            [
-                sys.executable,
-                str(ROOT / "docs" / "pictures" / "make_rehearsal.py"),
-                str(out / "rehearsal.json"),
-                str(out / "rehearsal.png"),
-            ],
-            check=True,
-        )
-        print(f"picture: {out / 'rehearsal.png'}")
 
 
 def _table(results: dict[str, dict[str, Any]]) -> list[str]:
@@ -150,7 +120,8 @@ def _table(results: dict[str, dict[str, Any]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ] + [
-        "dollars are modelled from list prices: the ledger's, and those of all that Describe found, counted apart"
+        "ledger = the most that it can have cost, as the guard bills it; counted = what Describe found, counted apart; "
+        "both from list prices"
     ]
 
 

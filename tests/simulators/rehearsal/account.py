@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from runtime.errors import ExperimentError
 from runtime.names import LEARNER_SUFFIX
 from stacks.assembly import make_app
 from stacks.constructs.actor_function import ALIAS
-from tests.conftest import TcpServer, TlsTerminator
+from tests.conftest import TcpServer, TlsTerminator, self_signed
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
 from tests.fleet.lambda_fleets import client as lambda_client
 from tests.helpers import ROOT
@@ -34,10 +33,7 @@ from tests.simulators.aws.moto_types import (
     EXECUTION_ROLE,
     deploy,
 )
-from tests.simulators.rehearsal import (
-    GUARD_DEATHS_VARIABLE,
-    GUARD_FOLDER_VARIABLE,
-)
+from tests.simulators.rehearsal import GUARD_FOLDER_VARIABLE
 from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 from tests.simulators.rehearsal.functions import MeteredEndpoint
 
@@ -77,39 +73,11 @@ class ElastiCache:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.certificate = directory / "certificate.pem"
         self._server = TcpServer(directory, f"aclfile {directory / 'users.acl'}")
         self._users: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        key = self._directory / "key.pem"
-        done = subprocess.run(
-            [
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                "/CN=rehearsal",
-                "-addext",
-                f"subjectAltName=IP:{_ADDRESS}",
-                "-keyout",
-                str(key),
-                "-out",
-                str(self.certificate),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RehearsalError(f"openssl makes no certificate: {done.stderr}")
+        key, self.certificate = self_signed(self._directory)
         self._write_users()
         self._server.start()
         self._terminator = TlsTerminator(key, self.certificate, self._server.port).__enter__()
@@ -297,12 +265,8 @@ class Account:
                 (self.images / folder.name).symlink_to(folder)
         return assembly
 
-    def deploy_shared(self, assembly: Path, *, guard_deaths: Path | None = None) -> None:
-        """Deploys the stacks that all experiments share. The guard's function runs from its zip.
-
-        Args:
-            guard_deaths: See `tests.simulators.rehearsal.guard`.
-        """
+    def deploy_shared(self, assembly: Path) -> None:
+        """Deploys the stacks that all experiments share. The guard's function runs from its zip."""
         outputs = {}
         for name in SHARED_STACKS:
             outputs[name] = deploy(self.client, assembly / f"{name}.template.json", name)
@@ -316,7 +280,7 @@ class Account:
         self.client("s3").delete_bucket_policy(Bucket=bucket)
         self.ledger = Ledger(self.client("dynamodb"), outputs[GUARD]["LedgerTable"])
         self.guard_function = outputs[GUARD]["GuardFunction"]
-        self._add_guard(assembly, guard_deaths)
+        self._add_guard(assembly)
         self._subscribe(outputs[GUARD]["ReportsTopic"])
 
     def deploy(self, assembly: Path, name: str, submit: Callable[..., Any] = deploy) -> Deployment:
@@ -346,7 +310,7 @@ class Account:
             self.clock.advance(DELETION_S)
             self.stacks()
 
-    def _add_guard(self, assembly: Path, deaths: Path | None) -> None:
+    def _add_guard(self, assembly: Path) -> None:
         (asset,) = [
             one["source"]["path"]
             for one in json.loads((assembly / f"{GUARD}.assets.json").read_text())["files"].values()
@@ -357,11 +321,7 @@ class Account:
         settings = self._add_function(
             self.guard_function,
             "tests.simulators.rehearsal.guard.handler",
-            {
-                "PYTHONPATH": f"{folder}:{ROOT}",
-                GUARD_FOLDER_VARIABLE: str(folder),
-                **({GUARD_DEATHS_VARIABLE: str(deaths)} if deaths else {}),
-            },
+            {"PYTHONPATH": f"{folder}:{ROOT}", GUARD_FOLDER_VARIABLE: str(folder)},
             # Without the folder that it starts in, which contains another runtime/.
             command=(sys.executable, "-P", "-m", "awslambdaric"),
             concurrency=None,
@@ -500,11 +460,6 @@ class Account:
                     Bucket=self.bucket, Key=one["Key"]
                 )["Body"].read()
         return found
-
-    def puts(self) -> int:
-        """Returns how many objects were ever put into the results bucket."""
-        pages = self.client("s3").get_paginator("list_object_versions").paginate(Bucket=self.bucket)
-        return sum(len(page.get("Versions", [])) for page in pages)
 
     def inventory(self) -> dict[str, list[str]]:
         """Describes the resources that cost money or belong to an experiment, by kind. A list may be empty."""

@@ -152,6 +152,7 @@ def play(file: RehearsedFile, out: Path, **settings: Any) -> dict[str, Any]:
             not experiment.has_elasticache or world.account.cache.moved_bytes() > _MOVED_BYTES,
             "nothing went through the cache",
         )
+        world.check_bill(name)
         reason = world.stop_reason(name)
         world.check(reason in _ENDS, f"the run's end is {reason!r}")
         return world.conclude()

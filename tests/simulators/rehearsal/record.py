@@ -26,7 +26,7 @@ _EVENTS = {
     "actor_failed": "slot {slot}, try {attempt}: {error:.150}",
     "actor_replaced": "slot {slot} is tried again",
     "budget_exhausted": "the budget does not hold round {round_index}",
-    "run_ended": "ends: {stop_reason} {error}",
+    "run_ended": "the run is over: {stop_reason} {error}",
     "reservation_forfeited": "what was reserved counts as spent: ${usd:.4f}",
     "standing_billed": "what stood until now is billed: ${usd:.4f}",
     "round_rejected": "round {round_index} is repeated",
@@ -121,8 +121,9 @@ class Watch:
             event = json.loads(text)
             words = _EVENTS.get(event["event"])
             self.last_sign_s = time.time()
+            said = {name: "" if value is None else value for name, value in event.items()}
             self._record.tell(
-                "learner", words.format(**event) if words else event["event"], event=event["event"]
+                "learner", words.format(**said) if words else event["event"], event=event["event"]
             )
         self.rounds(machine.run_directory)
 
@@ -169,9 +170,9 @@ class Watch:
         order = entry.order_for(deployment.stack_id)
         for step in order.steps if order else ():
             if self._is_new(f"step {deployment.stack_id} {step}", True):
-                self._record.tell(
-                    "teardown", f"{deployment.stack}: {step} done", usd=entry.spent_usd, step=step
-                )
+                # Until its last part is gone, a deployment's dollars still change.
+                sum_up = f": all in all ${entry.spent_usd:.4f}" if step == "bill" else ""
+                self._record.tell("teardown", f"{deployment.stack}: {step} done{sum_up}", step=step)
                 if step == GONE and deployment.stack in self._account.stacks():
                     self.problems.append(
                         f"{deployment.stack} is gone for the guard, not for Describe"
@@ -224,8 +225,7 @@ class Watch:
 class Bill:
     """What existed, for how long by the rehearsal's clock, at list price: bounds that ask only Describe.
 
-    The upper one takes what one of two looks found to have been there all the time between. It knows nothing of the
-    ledger and the meter; modelled, as they are, from list prices.
+    It knows nothing of the ledger and the meter. Transfers and requests to S3 are left out: millionths of a cent.
     """
 
     def __init__(self, account: Account, stack: str) -> None:
@@ -237,7 +237,6 @@ class Bill:
         self._at_s = account.clock.now()
         self._standing_usd = self._blocks_usd = self._surely_usd = 0.0
         self._functions_from = len(account.functions.bills)
-        self._puts_from, self._bytes_from = account.puts(), account.cache.moved_bytes()
 
     def look(self) -> None:
         """To be called often: as often, as exact."""
@@ -262,26 +261,23 @@ class Bill:
 
     @property
     def least_usd(self) -> float:
-        """What standing parts cost at least: those seen before and after, whatever time passed between two looks."""
-        return self._surely_usd + self._blocks_usd
+        """What it cost at least. A part that was there at two looks was there between them."""
+        return self._surely_usd + self._blocks_usd + self._functions_usd()
 
-    def usd(self) -> dict[str, float]:
-        """By what it was for."""
-        account = self._account
+    @property
+    def most_usd(self) -> float:
+        """The same, if a part that one of two looks found was there all the time between."""
+        return self._standing_usd + self._blocks_usd + self._functions_usd()
+
+    def _functions_usd(self) -> float:
         gib_s = [
             used
-            for name, used in account.functions.bills[self._functions_from :]
-            if (name in (f"{self._stack}-actor", f"{self._stack}-learner"))
+            for name, used in self._account.functions.bills[self._functions_from :]
+            if name in (f"{self._stack}-actor", f"{self._stack}-learner")
         ]
-        moved = account.cache.moved_bytes() - self._bytes_from
-        found = {
-            "standing": self._standing_usd + self._blocks_usd,
-            "actors": sum(gib_s) * PRICES.functions["x86_64"].on_demand_usd
-            + len(gib_s) * PRICES.request_usd,
-            "cache_traffic": max(0, moved) / 1024 * PRICES.serverless_cache_ecpu_usd,
-            "bucket": (account.puts() - self._puts_from) * PRICES.put_usd,
-        }
-        return {**found, "total": sum(found.values())}
+        return sum(gib_s) * PRICES.functions["x86_64"].on_demand_usd + (
+            len(gib_s) * PRICES.request_usd
+        )
 
     def _priced(self) -> dict[str, float]:
         """What is there, in dollars an hour."""

@@ -14,15 +14,3 @@ def decisions(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if path.suffix != ".policies":
             for line in path.read_text().splitlines():
                 yield path.name, json.loads(line)
-
-
-def denials(folder: Path) -> list[tuple[str, dict[str, Any]]]:
-    return [(role, one) for role, one in decisions(folder) if not one["allowed"]]
-
-
-def recorded_calls(folder: Path) -> dict[str, list[str]]:
-    """Returns the kinds of calls by role, each as ``SERVICE OPERATION``."""
-    found: dict[str, set[str]] = {}
-    for role, one in decisions(folder):
-        found.setdefault(role, set()).add(one["call"])
-    return {role: sorted(calls) for role, calls in found.items()}

@@ -31,7 +31,6 @@ from tests.simulators.rehearsal.account import (
 )
 from tests.simulators.rehearsal.machines import Machine, Machines
 from tests.simulators.rehearsal.record import Bill, Record, Watch
-from tests.simulators.rehearsal.recording import denials, recorded_calls
 from tests.stacks.iam import decisions
 
 RATE = 60.0
@@ -141,22 +140,18 @@ class Rehearsal:
         name: str,
         out: Path,
         *,
-        rate: float = RATE,
         round_s: float = 0.0,
         is_quiet: bool = False,
-        deaths: bool = False,
         **moto_variables: str,
     ) -> None:
         """Args:
         name: The scenario's.
         out: Folder for ``rehearsal.json`` and the run's ``rounds.jsonl``.
-        rate: Seconds of the clock per wall-clock second.
         round_s: Seconds that the clock skips after each round. If there are any, it almost stands still while a machine
             works, so that the number of rounds in a budget does not depend on this machine's speed.
-        deaths: Whether to kill the guard right after each kind of call that changes anything, once for each.
         moto_variables: See `tests.simulators.aws.moto_types`.
         """
-        self.name, self.out, self._rate, self._round_s = name, out, rate, round_s
+        self.name, self.out, self._round_s = name, out, round_s
         self._rounds_skipped = 0
         self._is_quiet, self._moto_variables = is_quiet, moto_variables
         self._stack = ExitStack()
@@ -165,7 +160,6 @@ class Rehearsal:
                 tempfile.TemporaryDirectory(prefix="rehearsal-", ignore_cleanup_errors=True)
             )
         )
-        self.deaths = self.directory / "deaths" if deaths else None
         self.deployments: dict[str, Deployment] = {}
         self._bills: dict[str, Bill] = {}
         self._problems: list[str] = []
@@ -249,7 +243,7 @@ class Rehearsal:
         if self.deployments or self._is_shared:
             return
         self._found_first = self.account.inventory()
-        self.account.deploy_shared(assembly, guard_deaths=self.deaths)
+        self.account.deploy_shared(assembly)
         self._found_before = self.account.inventory()
         self._is_shared = True
         self.record.tell("stack", f"{', '.join(SHARED_STACKS)} are there")
@@ -450,7 +444,7 @@ class Rehearsal:
 
     def counted_usd(self, name: str = "hopper") -> float:
         """Returns the experiment's cost so far, counted from Describe."""
-        return self._bills[name].usd()["total"]
+        return self._bills[name].most_usd
 
     def is_free(self, name: str = "hopper") -> bool:
         """Whether none of its resources costs money any more."""
@@ -462,6 +456,14 @@ class Rehearsal:
             self._problems.append(what)
             self.record.tell("PROBLEM", what)
 
+    def check_bill(self, name: str = "hopper") -> None:
+        """Checks that the ledger bills only parts that existed, to within five minutes of all possible parts."""
+        spent_usd, counted_usd = self.entry(name).spent_usd, self.counted_usd(name)
+        self.check(
+            spent_usd <= counted_usd + self.deployments[name].limit("burn-usd-per-hour") / 12,
+            f"billed was ${spent_usd:.4f}, and ${counted_usd:.4f} existed",
+        )
+
     # The end
 
     def conclude(self, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -469,8 +471,8 @@ class Rehearsal:
 
         Returns:
             The contents of ``rehearsal.json``: ``events`` with ``at_s`` by the fast clock and ``wall_s`` by the wall
-            clock, the resources that Describe found before and after, the keys in the ``bucket``, ``calls`` by role,
-            and ``spend`` by experiment. In ``spend``, ``run_usd`` is the learner's count, ``ledger_usd`` the guard's,
+            clock, the resources that Describe found before and after, the keys in the ``bucket``, and ``spend`` by
+            experiment. In ``spend``, ``run_usd`` is the learner's count, ``ledger_usd`` the guard's,
             and ``counted_usd`` and ``counted_least_usd`` are an independent upper and lower bound. The result is ``ok``
             only if nothing is left, IAM denied nothing, ledger and upper bound are within the budget, and the ledger is
             not below the lower bound.
@@ -480,10 +482,10 @@ class Rehearsal:
             self.check(False, problem)
         left = difference(self.account.inventory(), self._found_before)
         self.check(not left, f"left: {json.dumps(left)}")
-        for role, one in denials(self.account.calls):
+        for one in decisions.recorded(self.account.calls):
             self.check(
-                False,
-                f"IAM denies {role} {one['action']} on {one['resource']} with {one['context']}",
+                one.allowed,
+                f"IAM denies {one.role} {one.action} on {one.resource} with {one.context}",
             )
         spend = {name: self._spend(name) for name in names}
         if not left:
@@ -500,14 +502,12 @@ class Rehearsal:
             "scenario": self.name,
             "result": "failed" if self._problems else "ok",
             "problems": self._problems,
-            "rate": self._rate,
             "wall_s": round(time.time() - self._wall_s, 1),
             "clock_s": self.record.events[-1]["at_s"],
             "found_before": self.found_deployed,
             "found_after": {kind: found.get(kind, []) for kind in self.account.inventory()},
             "spend": spend,
             "bucket": {name: sorted(self.account.objects(self._prefix(name))) for name in names},
-            "calls": recorded_calls(self.account.calls),
             "dollars": self.record.dollars,
             "ticks_s": self.record.ticks_s,
             "events": self.record.events,
@@ -520,16 +520,14 @@ class Rehearsal:
     def _spend(self, name: str) -> dict[str, Any]:
         deployment, entry = self.deployments[name], self.entry(name)
         ended = json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}"))
-        counted, standing_usd = self._bills[name].usd(), self._bills[name].least_usd
-        least_usd = counted["total"] - counted["standing"] + standing_usd
+        counted_usd, least_usd = self._bills[name].most_usd, self._bills[name].least_usd
         budget_usd = deployment.limit("budget-usd")
         found = {
             "budget_usd": budget_usd,
             "tail_usd": deployment.limit("tail-usd"),
             "run_usd": ended.get("spent_usd"),
             "ledger_usd": entry.spent_usd if entry else None,
-            "counted_usd": counted.pop("total"),
-            "counted_parts_usd": counted,
+            "counted_usd": counted_usd,
             "counted_least_usd": least_usd,
             "stop_reason": ended.get("stop_reason"),
             "rounds": ended.get("rounds"),
@@ -544,14 +542,13 @@ class Rehearsal:
             f"{name}: the ledger's dollars are more than ${budget_usd:g}",
         )
         # The upper bound is coarse if a tick of the guard takes long, because nothing is counted meanwhile.
-        # Inspecting the cache also moves bytes: millionths of a cent.
         self.check(
-            entry is not None and least_usd <= 1.01 * entry.spent_usd + 1e-6,
+            entry is not None and least_usd <= 1.01 * entry.spent_usd,
             f"{name}: at least ${least_usd:.4f} were counted, more than the ledger's dollars",
         )
         self.check(
-            found["counted_usd"] <= budget_usd,
-            f"{name}: ${found['counted_usd']:.4f} were counted, more than ${budget_usd:g}",
+            counted_usd <= budget_usd,
+            f"{name}: ${counted_usd:.4f} were counted, more than ${budget_usd:g}",
         )
         self.check(self._bills[name].is_over, f"{name}: something that costs money is still there")
         return found
@@ -576,7 +573,7 @@ class Rehearsal:
     def _rate_now(self) -> float:
         """Returns the full rate, or a slow one during work that takes as much time here as it does in AWS."""
         if self.is_hurried:
-            return self._rate
+            return RATE
         slower = [1.0]
         alive = self.machines.alive
         for machine in self.machines.all.values():
@@ -596,7 +593,7 @@ class Rehearsal:
             slower.append(_BOOTING)
         if any(trainer.process.poll() is None for trainer in self._trainers):
             slower.append(_BOOTING)
-        return max(1.0, self._rate / max(slower))
+        return max(1.0, RATE / max(slower))
 
 
 def cdk_context(command: str) -> dict[str, str]:

@@ -183,23 +183,10 @@ def _check(world: Rehearsal, scenario: Scenario) -> None:
         scenario.rounds in (None, len(rows)),
         f"the bucket has {len(rows)} rounds, not {scenario.rounds}",
     )
-    world.check(
-        world.deaths is None or "DeleteStack" in world.deaths.read_text(), "the guard never died"
-    )
     launched = len(world.machines.all)
     world.check(
         scenario.instances in (None, launched),
         f"{launched} instances were launched, not {scenario.instances}",
-    )
-
-
-def _check_bill(world: Rehearsal) -> None:
-    """Checks that the ledger bills only parts that existed, to within five minutes of all possible parts."""
-    entry, deployment = world.entry(), world.deployments["hopper"]
-    slack_usd = deployment.limit("burn-usd-per-hour") / 12
-    world.check(
-        entry.spent_usd <= world.counted_usd() + slack_usd,
-        f"billed was ${entry.spent_usd:.4f}, and ${world.counted_usd():.4f} existed",
     )
 
 
@@ -216,7 +203,7 @@ def _boot_fails(world: Rehearsal) -> None:
     world.check(
         any(name.endswith("-image.log") for name in boots), "the bucket does not say which step"
     )
-    _check_bill(world)
+    world.check_bill()
     world.deploy(text=text)
     world.after_rounds(1)
     _cause(world, "no image can be pulled")
@@ -227,7 +214,7 @@ def _boot_fails(world: Rehearsal) -> None:
 def _deploy_fails(world: Rehearsal) -> None:
     _play(world, SCENARIOS["deploy-fails"])
     world.check(world.is_free(), "something that costs money is left")
-    _check_bill(world)
+    world.check_bill()
 
 
 def _stop_one_of_two(world: Rehearsal) -> None:
@@ -437,7 +424,7 @@ SCENARIOS = {
         seen=(("guard", "has not reported"),),
     ),
     "learner-lost": Scenario(
-        "The learner is killed, then its instance: it goes on from the bucket. The guard dies after each kind of call.",
+        "The learner is killed, then its instance: it goes on from the bucket.",
         {"max_rounds": _ROUNDS, "usd": _AMPLE_USD},
         (
             (None, "the learner's clock is ten minutes behind"),
@@ -448,7 +435,6 @@ SCENARIOS = {
         rounds=_ROUNDS,
         seen=(("instance", "again (2 of 5)"),),
         instances=2,
-        settings={"deaths": True},
     ),
     "guard-away": Scenario(
         "The guard is not called from the middle of the run until long after its end: the learner ends by itself.",
