@@ -23,23 +23,23 @@ from runtime.learner.graphs import graphed
 START_STATES = 1024
 WRITTEN = ("qpos", "qvel", "qacc_warmstart")
 """Arrays from which a simulation continues."""
+_PLACES = ("qpos", "xpos", "subtree_com")
+"""Arrays that have positions along x."""
 _START_STREAM = 0x57A7
-_VELOCITY_MAX = 10.0
+_ANY = (-math.inf, math.inf)
 
-Arrays = Any
-"""MuJoCo's arrays of all worlds by name, float32 ``[W, …]``."""
-Outcome = tuple[torch.Tensor, torch.Tensor | None]
-"""Rewards ``[W]``, and whether the episode is over, bool ``[W]``; None in tasks that only end by time."""
+Outcome = tuple[torch.Tensor, torch.Tensor | bool]
+"""Rewards ``[W]``, and whether the episode is over, bool ``[W]``; False in tasks that only end by time."""
 
 
 class Physics(Protocol):
     """A simulation of one model in all worlds.
 
     Attributes:
-        arrays: Tensors by MuJoCo's names, which `step` reads (``ctrl`` and the state) and writes.
+        arrays: Has MuJoCo's arrays as tensors ``[W, …]``, which `step` reads (``ctrl`` and the state) and writes.
     """
 
-    arrays: Mapping[str, torch.Tensor]
+    arrays: Any
 
     def step(self) -> None:
         """Simulates a step of the environment, with the forces that contacts exert."""
@@ -47,19 +47,17 @@ class Physics(Protocol):
 
 @dataclass(frozen=True)
 class BatchedTask:
-    """A task, as functions of the arrays and of Gymnasium's environment, which has the constants.
+    """A task, as functions of a physics' arrays and of Gymnasium's environment, which has the constants.
 
     Attributes:
-        reads: Arrays that it needs besides qpos, qvel and ctrl.
         observe: Returns the parts of observations.
         outcome: Returns the outcome of a step, given the distance moved along x, ``[W]``.
         place: Returns the position along x.
     """
 
-    reads: tuple[str, ...]
-    observe: Callable[[Arrays, Any], Sequence[torch.Tensor]]
-    outcome: Callable[[Arrays, Any, torch.Tensor], Outcome]
-    place: Callable[[Arrays, Any], torch.Tensor] = lambda d, _: d.qpos[:, 0]
+    observe: Callable[[Any, Any], Sequence[torch.Tensor]]
+    outcome: Callable[[Any, Any, torch.Tensor], Outcome]
+    place: Callable[[Any, Any], torch.Tensor] = lambda d, _: d.qpos[:, 0]
 
 
 class MujocoWorlds:
@@ -90,9 +88,7 @@ class MujocoWorlds:
         self.num_actions = environment.spaces.action_size
         self.max_episode_length = environment.episode_steps_max or 2**31 - 1
         self.episode_length_buf = torch.zeros(count, dtype=torch.int64, device=device)
-        self._physics = physics
-        masses = torch.from_numpy(bare.model.body_mass).float()
-        self._arrays = SimpleNamespace(**physics.arrays, body_mass=masses.to(device))
+        self._physics, self._arrays = physics, physics.arrays
         self._low, self._high = (
             torch.from_numpy(bound).to(device)
             for bound in (bare.action_space.low, bare.action_space.high)
@@ -106,7 +102,7 @@ class MujocoWorlds:
         self._state = (
             self._observations,
             self._places,
-            *(physics.arrays[name] for name in WRITTEN),
+            *(getattr(physics.arrays, name) for name in WRITTEN),
         )
         self._sizes = [part.shape[1] for part in self._state]
         self._followers = torch.zeros_like(self._observations)
@@ -159,10 +155,9 @@ class MujocoWorlds:
     def _start(self, environment: ActorEnvironment, seed: int) -> np.ndarray:
         """Returns a state in which Gymnasium begins an episode, float32 ``[S]``, in the order of `_state`."""
         frame, data = environment.reset(seed), self._bare.data
-        arrays = {name: torch.from_numpy(getattr(data, name))[None] for name in self._task.reads}
-        masses = torch.from_numpy(self._bare.model.body_mass)
-        one = SimpleNamespace(**arrays, qpos=torch.from_numpy(data.qpos)[None], body_mass=masses)
-        parts = [frame, self._task.place(one, self._bare), data.qpos, data.qvel, 0.0 * data.qvel]
+        arrays = {name: torch.from_numpy(getattr(data, name))[None] for name in _PLACES}
+        place = self._task.place(SimpleNamespace(**arrays), self._bare)
+        parts = [frame, place, data.qpos, data.qvel, 0.0 * data.qvel]
         return np.concatenate(parts, dtype=np.float32)
 
     def _conclude(self) -> None:
@@ -172,7 +167,7 @@ class MujocoWorlds:
         observed = torch.cat([part.flatten(1) for part in task.observe(arrays, bare)], 1)
         rewards, is_over = task.outcome(arrays, bare, places - self._places[:, 0])
         is_sound = observed.isfinite().all(1) & rewards.isfinite()
-        terminated = ~is_sound if is_over is None else is_over | ~is_sound
+        terminated = is_over | ~is_sound
         self.episode_length_buf.add_(1)
         self._timed_out.copy_((self.episode_length_buf >= self.max_episode_length) & ~terminated)
         self._is_over.copy_(terminated | self._timed_out)
@@ -196,93 +191,82 @@ class MujocoWorlds:
 # Parts of the tasks
 
 
-def _moving(
-    bounds: Callable[[Arrays, Any], Sequence[tuple[torch.Tensor, tuple[float, float]]]],
-) -> Any:
+def _moving(*bounds: tuple[str, slice]) -> Callable[[Any, Any, torch.Tensor], Outcome]:
     """Returns the outcome of tasks that reward speed.
 
     Args:
-        bounds: Returns numbers ``[W, …]`` that must stay in a range, each with its range. Without any, nothing ends an
-            episode.
+        bounds: Ranges, as Gymnasium's environment names them, in which these parts of positions and velocities must
+            stay. Without any, nothing ends an episode.
     """
 
-    def outcome(d: Arrays, bare: Any, moved: torch.Tensor) -> Outcome:
-        speed = moved / bare.dt
-        rewards = (
-            bare._forward_reward_weight * speed - bare._ctrl_cost_weight * d.ctrl.square().sum(1)
-        )
+    def outcome(d: Any, bare: Any, moved: torch.Tensor) -> Outcome:
+        rewards = bare._forward_reward_weight * (moved / bare.dt) - _control(d, bare)
         if hasattr(bare, "_contact_cost_weight"):
             costs = bare._contact_cost_weight * _forces(d, bare).square().sum((1, 2))
-            low, high = getattr(bare, "_contact_cost_range", (-math.inf, math.inf))
-            rewards = rewards - costs.clamp(low, high)
-        within = [
-            ((low < numbers) & (numbers < high)).all(1) for numbers, (low, high) in bounds(d, bare)
-        ]
-        if not within:
-            return rewards, None
-        is_healthy = torch.stack(within).all(0)
-        return rewards + bare._healthy_reward * is_healthy, ~is_healthy
+            rewards = rewards - costs.clamp(*getattr(bare, "_contact_cost_range", _ANY))
+        is_healthy, numbers = (
+            torch.ones_like(rewards, dtype=torch.bool),
+            torch.cat([d.qpos, d.qvel], 1),
+        )
+        for name, part in bounds:
+            low, high = getattr(bare, name)
+            is_healthy &= ((low < numbers[:, part]) & (numbers[:, part] < high)).all(1)
+        if bounds:
+            rewards = rewards + bare._healthy_reward * is_healthy
+        return rewards, ~is_healthy
 
     return outcome
 
 
-def _forces(d: Arrays, bare: Any) -> torch.Tensor:
+def _control(d: Any, bare: Any) -> torch.Tensor:
+    return bare._ctrl_cost_weight * d.ctrl.square().sum(1)  # type: ignore[no-any-return]
+
+
+def _forces(d: Any, bare: Any) -> torch.Tensor:
     """Returns the forces of contacts as the task counts them."""
-    return d.cfrc_ext.clamp(*getattr(bare, "_contact_force_range", (-math.inf, math.inf)))  # type: ignore[no-any-return]
+    return d.cfrc_ext.clamp(*getattr(bare, "_contact_force_range", _ANY))  # type: ignore[no-any-return]
 
 
-def _position_and_velocity(hidden: int, velocity_max: float = math.inf) -> Any:
+def _state(
+    hidden: int, velocity_max: float = math.inf
+) -> Callable[[Any, Any], Sequence[torch.Tensor]]:
     """Returns the observation of positions without the first ones, and of clipped velocities."""
     return lambda d, _: (d.qpos[:, hidden:], d.qvel.clamp(-velocity_max, velocity_max))
 
 
-def _body(d: Arrays, bare: Any, name: str) -> torch.Tensor:
-    return d.xpos[:, bare.model.body(name).id]  # type: ignore[no-any-return]
+def _distance(d: Any, bare: Any, *names: str) -> torch.Tensor:
+    """Returns the vector from the second to the first of two bodies, ``[W, 3]``."""
+    first, second = (d.xpos[:, bare.model.body(name).id] for name in names)
+    return first - second  # type: ignore[no-any-return]
 
 
-def _center_of_mass(d: Arrays, bare: Any) -> torch.Tensor:
-    return (d.xipos[:, :, 0] * d.body_mass).sum(1) / d.body_mass.sum()  # type: ignore[no-any-return]
+def _ant(d: Any, bare: Any) -> Sequence[torch.Tensor]:
+    return d.qpos[:, 2:], d.qvel, _forces(d, bare)[:, 1:]
 
 
-def _humanoid(d: Arrays, bare: Any) -> Sequence[torch.Tensor]:
-    return (
-        d.qpos[:, 2:],
-        d.qvel,
-        d.cinert[:, 1:],
-        d.cvel[:, 1:],
-        d.qfrc_actuator[:, 6:],
-        d.cfrc_ext[:, 1:],
-    )
+def _humanoid(d: Any, bare: Any) -> Sequence[torch.Tensor]:
+    of_bodies = (d.cinert[:, 1:], d.cvel[:, 1:], d.qfrc_actuator[:, 6:], d.cfrc_ext[:, 1:])
+    return d.qpos[:, 2:], d.qvel, *of_bodies
 
 
-_HUMANOID_READS = ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+def _standing_up(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+    impact = bare._impact_cost_weight * d.cfrc_ext.square().sum((1, 2))
+    costs = impact.clamp(*bare._impact_cost_range)
+    return d.qpos[:, 2] / bare.model.opt.timestep - _control(d, bare) - costs + 1.0, False
 
 
-def _standing_up(d: Arrays, bare: Any, _: torch.Tensor) -> Outcome:
-    impact = (bare._impact_cost_weight * d.cfrc_ext.square().sum((1, 2))).clamp(
-        *bare._impact_cost_range
-    )
-    control = bare._ctrl_cost_weight * d.ctrl.square().sum(1)
-    return d.qpos[:, 2] / bare.model.opt.timestep - control - impact + 1.0, None
-
-
-def _balancing(d: Arrays, bare: Any, _: torch.Tensor) -> Outcome:
+def _balancing(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
     is_over = d.qpos[:, 1].abs() > 0.2
     return 1.0 - is_over.float(), is_over
 
 
-def _two_poles(d: Arrays, bare: Any) -> Sequence[torch.Tensor]:
+def _two_poles(d: Any, bare: Any) -> Sequence[torch.Tensor]:
     angles = d.qpos[:, 1:]
-    clipped = (d.qvel, d.qfrc_constraint[:, :1])
-    return (
-        d.qpos[:, :1],
-        angles.sin(),
-        angles.cos(),
-        *(part.clamp(-_VELOCITY_MAX, _VELOCITY_MAX) for part in clipped),
-    )
+    velocities, force = d.qvel.clamp(-10.0, 10.0), d.qfrc_constraint[:, :1].clamp(-10.0, 10.0)
+    return d.qpos[:, :1], angles.sin(), angles.cos(), velocities, force
 
 
-def _balancing_two(d: Arrays, bare: Any, _: torch.Tensor) -> Outcome:
+def _balancing_two(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
     x, height = d.site_xpos[:, 0, 0], d.site_xpos[:, 0, 2]
     is_over = height <= 1.0
     distance = 0.01 * x.square() + (height - 2.0).square()
@@ -290,72 +274,46 @@ def _balancing_two(d: Arrays, bare: Any, _: torch.Tensor) -> Outcome:
     return bare._healthy_reward * (~is_over) - distance - velocity, is_over
 
 
-def _reaching(d: Arrays, bare: Any) -> Sequence[torch.Tensor]:
-    angles = d.qpos[:, :2]
-    distance = _body(d, bare, "fingertip") - _body(d, bare, "target")
+def _reaching(d: Any, bare: Any) -> Sequence[torch.Tensor]:
+    angles, distance = d.qpos[:, :2], _distance(d, bare, "fingertip", "target")
     return angles.cos(), angles.sin(), d.qpos[:, 2:], d.qvel[:, :2], distance[:, :2]
 
 
-def _reached(d: Arrays, bare: Any, _: torch.Tensor) -> Outcome:
-    distance = (_body(d, bare, "fingertip") - _body(d, bare, "target")).norm(dim=1)
-    control = d.ctrl.square().sum(1)
-    return -bare._reward_dist_weight * distance - bare._reward_control_weight * control, None
+def _reached(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+    distance = _distance(d, bare, "fingertip", "target").norm(dim=1)
+    control = bare._reward_control_weight * d.ctrl.square().sum(1)
+    return -bare._reward_dist_weight * distance - control, False
 
 
-def _pushing(d: Arrays, bare: Any) -> Sequence[torch.Tensor]:
-    bodies = [_body(d, bare, name) for name in ("tips_arm", "object", "goal")]
+def _pushing(d: Any, bare: Any) -> Sequence[torch.Tensor]:
+    bodies = [d.xpos[:, bare.model.body(name).id] for name in ("tips_arm", "object", "goal")]
     return d.qpos[:, :7], d.qvel[:, :7], *bodies
 
 
-def _pushed(d: Arrays, bare: Any, _: torch.Tensor) -> Outcome:
-    tip, target, goal = (_body(d, bare, name) for name in ("tips_arm", "object", "goal"))
-    near, distance = (target - tip).norm(dim=1), (target - goal).norm(dim=1)
-    control = d.ctrl.square().sum(1)
-    costs = bare._reward_dist_weight * distance + bare._reward_near_weight * near
-    return -costs - bare._reward_control_weight * control, None
+def _pushed(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+    near = bare._reward_near_weight * _distance(d, bare, "object", "tips_arm").norm(dim=1)
+    distance = bare._reward_dist_weight * _distance(d, bare, "object", "goal").norm(dim=1)
+    return -distance - near - bare._reward_control_weight * d.ctrl.square().sum(1), False
 
 
+_Z, _ANGLE = "_healthy_z_range", "_healthy_angle_range"
 TASKS: Mapping[str, BatchedTask] = {
     "Ant-v5": BatchedTask(
-        ("xpos", "cfrc_ext"),
-        lambda d, bare: (d.qpos[:, 2:], d.qvel, _forces(d, bare)[:, 1:]),
-        _moving(lambda d, bare: [(d.qpos[:, 2:3], bare._healthy_z_range)]),
-        lambda d, bare: d.xpos[:, bare._main_body, 0],
+        _ant, _moving((_Z, slice(2, 3))), lambda d, bare: d.xpos[:, bare._main_body, 0]
     ),
-    "HalfCheetah-v5": BatchedTask((), _position_and_velocity(1), _moving(lambda d, bare: [])),
+    "HalfCheetah-v5": BatchedTask(_state(1), _moving()),
     "Hopper-v5": BatchedTask(
-        (),
-        _position_and_velocity(1, _VELOCITY_MAX),
-        _moving(
-            lambda d, bare: [
-                (d.qpos[:, 1:2], bare._healthy_z_range),
-                (d.qpos[:, 2:3], bare._healthy_angle_range),
-                (torch.cat([d.qpos[:, 2:], d.qvel], 1), bare._healthy_state_range),
-            ]
-        ),
+        _state(1, 10.0),
+        _moving((_Z, slice(1, 2)), (_ANGLE, slice(2, 3)), ("_healthy_state_range", slice(2, None))),
     ),
-    "Walker2d-v5": BatchedTask(
-        (),
-        _position_and_velocity(1, _VELOCITY_MAX),
-        _moving(
-            lambda d, bare: [
-                (d.qpos[:, 1:2], bare._healthy_z_range),
-                (d.qpos[:, 2:3], bare._healthy_angle_range),
-            ]
-        ),
-    ),
-    "Swimmer-v5": BatchedTask((), _position_and_velocity(2), _moving(lambda d, bare: [])),
+    "Walker2d-v5": BatchedTask(_state(1, 10.0), _moving((_Z, slice(1, 2)), (_ANGLE, slice(2, 3)))),
+    "Swimmer-v5": BatchedTask(_state(2), _moving()),
     "Humanoid-v5": BatchedTask(
-        ("xipos", *_HUMANOID_READS),
-        _humanoid,
-        _moving(lambda d, bare: [(d.qpos[:, 2:3], bare._healthy_z_range)]),
-        _center_of_mass,
+        _humanoid, _moving((_Z, slice(2, 3))), lambda d, _: d.subtree_com[:, 0, 0]
     ),
-    "HumanoidStandup-v5": BatchedTask(_HUMANOID_READS, _humanoid, _standing_up),
-    "InvertedPendulum-v5": BatchedTask((), _position_and_velocity(0), _balancing),
-    "InvertedDoublePendulum-v5": BatchedTask(
-        ("site_xpos", "qfrc_constraint"), _two_poles, _balancing_two
-    ),
-    "Reacher-v5": BatchedTask(("xpos",), _reaching, _reached),
-    "Pusher-v5": BatchedTask(("xpos",), _pushing, _pushed),
+    "HumanoidStandup-v5": BatchedTask(_humanoid, _standing_up),
+    "InvertedPendulum-v5": BatchedTask(_state(0), _balancing),
+    "InvertedDoublePendulum-v5": BatchedTask(_two_poles, _balancing_two),
+    "Reacher-v5": BatchedTask(_reaching, _reached),
+    "Pusher-v5": BatchedTask(_pushing, _pushed),
 }

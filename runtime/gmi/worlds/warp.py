@@ -9,7 +9,6 @@ the bit.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import mujoco_warp as mjw
@@ -17,7 +16,7 @@ import torch
 import warp as wp
 
 from lambda_actor.environments import ActorEnvironment, make_environment
-from runtime.gmi.worlds.mujoco import TASKS, WRITTEN, MujocoWorlds
+from runtime.gmi.worlds.mujoco import MujocoWorlds
 
 wp.config.log_level = wp.LOG_WARNING
 
@@ -62,10 +61,7 @@ class WarpPhysics:
                 with wp.ScopedCapture() as capture:
                     self._launch()
                 self._graph = capture.graph
-        names = {*WRITTEN, "ctrl", *TASKS[environment.environment_id].reads}
-        self.arrays: Mapping[str, torch.Tensor] = {
-            name: wp.to_torch(getattr(self._data, name)) for name in names
-        }
+        self.arrays = _Tensors(self._data)
 
     def step(self) -> None:
         """Simulates a step of the environment."""
@@ -78,3 +74,15 @@ class WarpPhysics:
         for _ in range(self._frame_skip):
             mjw.step(self._model, self._data)
         mjw.rne_postconstraint(self._model, self._data)
+
+
+class _Tensors:
+    """Warp's arrays of all worlds as tensors that share their memory."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = wp.to_torch(getattr(self._data, name))
+        setattr(self, name, tensor)
+        return tensor

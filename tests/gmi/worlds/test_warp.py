@@ -14,6 +14,7 @@ import torch
 
 from lambda_actor.environments import make_environment
 from runtime.gmi.worlds.mujoco import TASKS, MujocoWorlds
+from tests.gmi.worlds.side_by_side import steps_of_both
 from tests.helpers import overrides, rounds, train
 
 pytest.importorskip("mujoco_warp", reason="needs the extra warp")
@@ -39,34 +40,21 @@ FORCES = {"Ant-v5": 13, "Humanoid-v5": 13, "HumanoidStandup-v5": 13}
 
 @pytest.mark.parametrize("environment_id", sorted(TASKS))
 def test_each_step_is_gymnasiums(environment_id: str) -> None:
-    """Each step begins in the worlds' state. Friction uses cones and both solve contacts by Newton's method."""
+    """Friction uses cones and both solve contacts by Newton's method."""
     environments = [make_environment(environment_id, "none") for _ in range(2)]
-    bares: list[Any] = [one.gymnasium_environment.unwrapped for one in environments]
-    for bare in bares:
-        bare.model.opt.cone, bare.model.opt.solver = 1, 2
+    for one in environments:
+        model: Any = one.gymnasium_environment.unwrapped.model
+        model.opt.cone, model.opt.solver = 1, 2
     physics = WarpPhysics(environments[0], 2, DEVICE)
     worlds = MujocoWorlds(environments[0], physics, count=2, device=DEVICE, seed=5)
-    gymnasiums, bare = environments[1], bares[1]
-    bound, random = bare.action_space.high, np.random.default_rng(1)
-    for _ in range(60):
-        gymnasiums.reset(3)
-        state = {
-            name: physics.arrays[name][0].cpu().numpy()
-            for name in ("qpos", "qvel", "qacc_warmstart")
-        }
-        bare.set_state(state["qpos"], state["qvel"])
-        bare.data.qacc_warmstart[:] = state["qacc_warmstart"]
-        action = random.uniform(-1.5 * bound, 1.5 * bound).astype(np.float32)
-        frame, reward, terminated, _ = gymnasiums.step(action)
-        actions = torch.from_numpy(np.stack([action, 0.0 * action])).to(DEVICE)
-        _, rewards, dones, extras = worlds.step(actions)
-        assert rewards[0].item() == pytest.approx(reward, rel=1e-3, abs=2e-2)
-        assert dones[0].item() == terminated
-        found = extras["final_observations"][0].cpu().numpy()
+    for expected, found in steps_of_both(worlds, physics.arrays, environments[1], 60):
+        frame, reward, terminated, _ = expected
+        assert found[1] == pytest.approx(reward, rel=1e-3, abs=2e-2)
+        assert found[2] == terminated
         exact = len(frame) - 6 * FORCES.get(environment_id, 0)
-        np.testing.assert_allclose(found[:exact], frame[:exact], rtol=1e-3, atol=2e-3)
+        np.testing.assert_allclose(found[0][:exact], frame[:exact], rtol=1e-3, atol=2e-3)
         scale = np.abs(frame).max()
-        np.testing.assert_allclose(found[exact:], frame[exact:], atol=2e-2 + 1e-3 * scale)
+        np.testing.assert_allclose(found[0][exact:], frame[exact:], atol=2e-2 + 1e-3 * scale)
 
 
 def test_a_state_continues_in_other_worlds() -> None:
