@@ -207,44 +207,39 @@ def _measured(options: argparse.Namespace) -> list[str]:
     """Searches for the fastest layout on this machine; returns its settings."""
     from runtime.cli.plan_measuring import make_profiler
     from runtime.gmi.gmi_settings import INSTANCES_MAX
-    from runtime.gmi.search import estimate, search_layout
+    from runtime.gmi.search import fastest, is_faster, layouts, search
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
     settings: Any = base.learner
-    if base.environment.backend == "warp" or settings.layout != "holistic":
+    if settings.layout != "holistic":
         raise ExperimentError(
-            f"--measure: environment.backend = {base.environment.backend} with learner.layout = {settings.layout} is "
-            "not searched; allowed: gymnasium with holistic"
+            f"learner.layout = {settings.layout}: --measure compares layouts that learn the same; allowed: holistic"
         )
     _, experiment = preflight(base.resolved())
-    actors = experiment.scaler.most_actors
-    steps = experiment.actor.fragment_steps
-    cores = experiment.fleet.processes
+    has_worlds = experiment.environment.has_worlds
+    actors, cores = experiment.scaler.most_actors, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")
     profile = make_profiler(base, say)
-    without = profile(0, 0)
-    fastest = search_layout(
-        profile,
-        actors=actors,
-        fragment_steps=steps,
-        instances_max=min(cores, INSTANCES_MAX),
-        saturation=settings.saturation,
-    )
-    if fastest.best is None or fastest.layout is None:
+    rows = layouts(actors, min(cores, INSTANCES_MAX), are_worlds=has_worlds)
+    measured = search(profile, rows, settings.saturation)
+    if not measured:
         raise RunError(f"--measure: no layout of {options.experiment} runs on this machine")
-    alone = estimate(1, without, actors=actors, fragment_steps=steps) if without else 0.0
-    if alone >= fastest.best.samples_per_s:
-        say("fastest here: one learner")
-        return ["learner.kind=instance"]
-    layout = fastest.layout
-    say(f"fastest here: {layout.instances} instances x {layout.environments} environments")
-    reduction = [f"learner.reduction={layout.reduction}"] if layout.reduction else []
+    instances, environments = fastest(measured)
+    # Without instances, one learner and its actors. Worlds always have one.
+    plain = (1, actors) if has_worlds else (0, 0)
+    if (instances, environments) == plain or not is_faster(
+        profile, (instances, environments), plain
+    ):
+        say(
+            f"nothing is clearly faster here than {'one instance' if has_worlds else 'one learner'}"
+        )
+        return ["learner.instances=1"] if has_worlds else ["learner.kind=instance"]
+    say(f"fastest here: {instances} instances x {environments} environments")
     return [
         "learner.kind=gmi",
-        f"learner.instances={layout.instances}",
-        f"learner.environments={layout.environments}",
-        *reduction,
+        f"learner.instances={instances}",
+        f"learner.environments={environments}",
     ]
 
 

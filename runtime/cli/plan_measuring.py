@@ -43,16 +43,6 @@ def changed(base: Experiment, changes: Mapping[str, Any], source: str) -> Experi
     return experiment_from_tree(changes, base=tree, source=source)
 
 
-class _Quiet(Display):
-    """Shows nothing, and records which reduction was chosen."""
-
-    reduction = ""
-
-    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
-        if kind == "reduction_chosen":
-            self.reduction = fields["reduction"]
-
-
 class _Watch(Callback):
     """Tells each round, and ends a measurement that takes long."""
 
@@ -91,12 +81,10 @@ class MeasuredRounds:
     Attributes:
         rows: The rounds, without the first.
         actor_mib: Peak memory of the largest actor process, MiB; 0 if the system does not tell.
-        reduction: How instances summed their gradients; empty if there were none.
     """
 
     rows: list[RoundRow]
     actor_mib: int
-    reduction: str
 
 
 def measure(experiment: ResolvedExperiment, say: Say) -> MeasuredRounds:
@@ -106,14 +94,13 @@ def measure(experiment: ResolvedExperiment, say: Say) -> MeasuredRounds:
         RunError: It does not run.
     """
     watch = _Watch(say)
-    display = _Quiet()
     with tempfile.TemporaryDirectory() as folder:
         result = train(
             experiment,
             Path(folder),
             backend=make_backend(experiment),
             resume=False,
-            display=display,
+            display=Display(),
             name="measurement",
             callbacks=[watch],
         )
@@ -128,9 +115,7 @@ def measure(experiment: ResolvedExperiment, say: Say) -> MeasuredRounds:
         raise RunError(
             f"nothing was measured: the first round ended the run ({result.summary['stop_reason']})"
         )
-    return MeasuredRounds(
-        rows, watch.actor_mib, display.reduction or getattr(experiment.learner, "reduction", "")
-    )
+    return MeasuredRounds(rows, watch.actor_mib)
 
 
 def limits(**stop: Any) -> dict[str, Any]:
@@ -161,28 +146,11 @@ def make_profiler(base: Experiment, say: Say) -> Profiler:
         except RunError as error:
             say(f"  {name}: does not run: {error}")
             return None
-        measured_profile = _profile(measured, max(1, instances))
-        speed = measured.rows[0].env_steps / (measured_profile.round_s or math.inf)
-        memory = f", {measured_profile.memory_bytes / _MIB:,.0f} MiB each" if instances else ""
+        round_s = median(row.collect_s + row.learn_s for row in measured.rows)
+        speed = measured.rows[0].env_steps / round_s
+        memory_mib = median(row.instance_memory_mib or 0.0 for row in measured.rows)
+        memory = f", {memory_mib:,.0f} MiB each" if instances else ""
         say(f"  {name}: {speed:,.0f} samples/s{memory}")
-        return measured_profile
+        return Profile(speed, round(memory_mib * _MIB))
 
     return profile
-
-
-def _profile(measured: MeasuredRounds, instances: int) -> Profile:
-    rows = measured.rows
-
-    def middle(value: Callable[[RoundRow], float | None]) -> float:
-        return median(value(row) or 0.0 for row in rows)
-
-    round_s = middle(lambda row: row.collect_s + row.learn_s)
-    reduce_s = middle(lambda row: row.reduce_s)
-    share = math.ceil(rows[0].actor_count / instances) * rows[0].env_steps / rows[0].actor_count
-    return Profile(
-        samples_per_s=share / max(round_s - reduce_s, 1e-9),
-        reduction=measured.reduction,
-        reduction_s=reduce_s,
-        round_s=round_s,
-        memory_bytes=round(middle(lambda row: row.instance_memory_mib) * _MIB),
-    )

@@ -15,56 +15,74 @@ from runtime.gmi.search import Profile
 from tests.helpers import ROOT
 
 HOPPER = ROOT / "experiments" / "hopper-fixed.yaml"
-
-
-def profile(instances: int, environments: int) -> Profile | None:
-    """Eight instances run at 70 % of one's speed each. A vector gains nothing, and five environments do not fit."""
-    if environments > 4:
-        return None
-    memory_bytes = 2**20 * (100 + environments)
-    return (
-        Profile(70.0, memory_bytes, "har", 0.0123)
-        if instances > 1
-        else Profile(100.0, memory_bytes)
-    )
+WORLDS = ROOT / "docs" / "example_environment" / "thermostats.yaml"
+GMI = {"kind": "gmi", "instances": 8}
 
 
 @pytest.mark.parametrize(
-    ("code", "alone", "layout", "said"),
+    ("file", "speeds", "written", "said"),
     [
-        (0, None, ("gmi", 8, 1, "har"), "fastest here: 8 instances x 1 environments"),
-        (0, Profile(1e9, 0), ("instance",), "fastest here: one learner"),
-        (2, None, None, "no layout of"),
+        (
+            HOPPER,
+            {0: [90.0], 1: [100.0], 8: [560.0]},
+            {**GMI, "environments": 1},
+            "fastest here: 8 instances x 1 env",
+        ),
+        (
+            HOPPER,
+            {0: [555.0, 561.0], 8: [560.0, 570.0]},
+            {"kind": "instance"},
+            "nothing is clearly faster here than one learner",
+        ),
+        (HOPPER, {}, None, "no layout of"),
+        (
+            WORLDS,
+            {1: [100.0], 8: [560.0]},
+            {**GMI, "environments": 64},
+            "fastest here: 8 instances x 64 env",
+        ),
+        (
+            WORLDS,
+            {1: [100.0], 8: [90.0]},
+            {"kind": "gmi", "instances": 1},
+            "nothing is clearly faster here than one instance",
+        ),
     ],
 )
-def test_the_fastest_layout_is_written(
+def test_the_fastest_layout_is_written_if_it_is_clearly_faster(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Any,
-    code: int,
-    alone: Profile | None,
-    layout: tuple[Any, ...] | None,
+    file: Path,
+    speeds: dict[int, list[float]],
+    written: dict[str, Any] | None,
     said: str,
 ) -> None:
-    def answers(instances: int, environments: int) -> Profile | None:
-        return (profile(instances, environments) if layout else None) if instances else alone
+    """Speeds are measured in turns, by number of instances; others cannot run, nor can five environments at once."""
+
+    def answer(instances: int, environments: int) -> Profile | None:
+        if instances not in speeds or (file == HOPPER and environments > 4):
+            return None
+        turns = speeds[instances]
+        turns.append(turns.pop(0))
+        return Profile(turns[-1], 2**20 * (100 + environments))
 
     monkeypatch.setattr("runtime.experiment.resolved._cores", lambda: 8)
-    monkeypatch.setattr("runtime.cli.plan_measuring.make_profiler", lambda *_: answers)
-    given = ["scaler.kind=fixed", "scaler.actors_fixed=64"]
-    words = ["plan", str(HOPPER), "--measure", "--write", str(tmp_path / "fast.yaml")]
-    assert main([*words, *(word for one in given for word in ("--set", one))]) == code
+    monkeypatch.setattr("runtime.cli.plan_measuring.make_profiler", lambda *_: answer)
+    monkeypatch.setenv("PYTHONPATH", str(WORLDS.parent))
+    changes = ["scaler.actors_fixed=64"] if file == HOPPER else []
+    words = ["plan", str(file), "--measure", "--write", str(tmp_path / "fast.yaml")]
+    code = main([*words, *(word for one in changes for word in ("--set", one))])
     printed = capsys.readouterr()
     assert said in printed.out + printed.err
-    if layout is None:
+    assert code == (0 if written else 2)
+    if written is None:
         assert list(tmp_path.iterdir()) == []
         return
-    written = load_experiment(tmp_path / "fast.yaml")
-    changes = re.findall("--set '(.*)'", printed.out)
-    assert load_experiment(HOPPER, [*given, *changes]).model_dump() == written.model_dump()
-    learner: Any = written.learner
-    names = ("kind", "instances", "environments", "reduction")[: len(layout)]
-    assert tuple(getattr(learner, name) for name in names) == layout
+    found = load_experiment(tmp_path / "fast.yaml")
+    changes += re.findall("--set '(.*)'", printed.out)
+    assert load_experiment(file, changes).model_dump() == found.model_dump()
+    assert found.learner.model_dump() | written == found.learner.model_dump()
 
 
 def test_a_layout_runs_here_and_is_measured(

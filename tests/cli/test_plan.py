@@ -239,9 +239,7 @@ def test_waits_are_told_and_no_gpu_is_predicted_that_was_not_measured(
         env_steps=2048,
         detect_s=None,
     )
-    monkeypatch.setattr(
-        "runtime.cli.plan_measuring.measure", lambda *_: MeasuredRounds([row], 80, "")
-    )
+    monkeypatch.setattr("runtime.cli.plan_measuring.measure", lambda *_: MeasuredRounds([row], 80))
     monkeypatch.setattr("runtime.learner.device_of", lambda _: device)
     output = run(capsys, str(HOPPER), "--set", "learner.instance_types=[g5.xlarge]")
     assert [word for word in words if word not in output] == []
