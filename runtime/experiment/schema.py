@@ -484,8 +484,10 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             f"{experiment.actor.fragment_steps}; allowed: {experiment.actor.fragment_steps} or more, or a smaller "
             "actor.fragment_steps"
         )
-    if experiment.environment.has_worlds:
-        yield from _not_in_worlds(experiment)
+    if experiment.environment.has_worlds and (problems := list(_not_in_worlds(experiment))):
+        # What else instances allow would be wrong advice for worlds.
+        yield from problems
+        return
     yield from experiment.learner.contradictions(experiment)
     yield from experiment.algorithm.contradictions(experiment)
 
