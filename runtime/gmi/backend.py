@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +15,8 @@ from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.interfaces import Fleet
 from runtime.fleet.local import LocalFleet
 from runtime.fleet.opening import Opening, open_fleet
-from runtime.gmi.costs import applicable
 from runtime.gmi.devices import (
     BACKEND_NAMES,
-    check_memory,
-    check_room,
     choose_backend,
     look,
     places,
@@ -31,6 +28,7 @@ from runtime.gmi.fleet import (
     WorldsPlan,
 )
 from runtime.gmi.gmi_settings import GmiSettings
+from runtime.gmi.group import reductions
 from runtime.gmi.mps import MpsDaemon
 from runtime.gmi.sharing.channel import chunk_bytes
 from runtime.gmi.sharing.fleets import ServingFleet, TrainingFleet
@@ -72,23 +70,25 @@ def open_instances(opening: Opening, store: str) -> Instances:
     assert isinstance(settings, GmiSettings), f"{settings.kind} has no instances"
     players = settings.instances_at_once
     count = players + settings.trainers
-    check_room(count)
     worlds = _worlds(experiment, players) if experiment.environment.has_worlds else None
-    machine = look(has_gpus=device_of(settings.device) != "cpu")
+    device = device_of(settings.device)
+    machine = look(has_gpus=device != "cpu")
+    if device != "cpu" and not machine.gpus:
+        raise ExperimentError(
+            f"learner.device = {device}: instances need the GPUs that nvidia-smi lists: {machine.problem or 'none'}; "
+            "allowed: cpu"
+        )
     backend, remark = choose_backend(machine, settings.backend, count)
     reduction = settings.reduction
-    variables: Mapping[str, str] = {}
+    # Graphs record plain operations.
+    variables = {PLAIN_VARIABLE: "1"} if worlds and machine.gpus else {}
     if backend == "mps":
         daemon = opening.stack.opened(lambda: MpsDaemon(opening.directory.path, machine.whole_gpus))
-        variables = daemon.variables
+        variables |= daemon.variables
     here = places(machine, backend, count, variables)
-    if worlds and machine.gpus:
-        # Graphs record plain operations.
-        plain = {PLAIN_VARIABLE: "1"}
-        here = tuple(replace(place, variables={**place.variables, **plain}) for place in here)
     # All of them if none only trains.
     devices = [place.device for place in here[-settings.trainers :]]
-    allowed = ("auto", "paper", *applicable(devices))
+    allowed = ("auto", *reductions(devices))
     if reduction not in allowed:
         raise ExperimentError(
             f"learner.reduction = {reduction}: {len(devices)} instances on {len(set(devices))} device(s) cannot sum "
@@ -157,14 +157,13 @@ def _open_memory(opening: Opening) -> Migrator:
     each = chunk_bytes(opening.spaces, steps)
     size_mib = each * chunks / 2**20
     key = f"scaler.actors_fixed = {actors} with actor.fragment_steps = {steps}"
-    check_memory(key, size_mib, "fewer or shorter fragments")
-    try:
-        return opening.stack.opened(lambda: Migrator(each, chunks))
-    except OSError as error:
+    has_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
+    if size_mib > has_mib:
         raise ExperimentError(
-            f"{key} share {size_mib:,.0f} MiB of memory, which the system refuses: {error}; "
-            "allowed: fewer or shorter fragments, or a larger ulimit -f"
-        ) from None
+            f"{key}: needs {size_mib:,.0f} MiB of memory, and this machine has {has_mib:,.0f} MiB; allowed: fewer or "
+            "shorter fragments"
+        )
+    return opening.stack.opened(lambda: Migrator(each, chunks))
 
 
 def _open_processes(opening: Opening, count: int, together: int, *descriptors: int) -> Fleet:

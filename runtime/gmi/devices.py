@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from runtime.errors import ExperimentError, one_line
@@ -32,8 +33,6 @@ _ANSWER_TIMEOUT_S = 60.0
 """Without persistence mode, a driver takes seconds to wake each GPU."""
 _GPU_LINE = re.compile(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
 _SLICE_LINE = re.compile(r"MIG \S+\s+Device\s+\d+: \(UUID: (MIG-[^)]+)\)")
-_MEMORY_MIB = 200
-"""Minimum memory of an instance, mostly PyTorch's. Measured: 206, with 32 on one machine."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,7 @@ def choose_backend(
         order = (wanted,)
     for place, backend in enumerate(order):
         if not refusals[backend]:
-            remarks = [f"not {one}: {refusals[one]}" for one in order[:place]]
-            return backend, "; ".join(filter(None, [machine.problem, *remarks]))
+            return backend, "; ".join(f"not {one}: {refusals[one]}" for one in order[:place])
     allowed = [backend for backend in BACKENDS if not refusals[backend]]
     reasons = "; ".join(f"{backend}: {refusals[backend]}" for backend in order)
     raise ExperimentError(
@@ -186,8 +184,7 @@ def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
     if backend == "cores":
         return "" if machine.can_pin else "this system does not pin processes to cores"
     if not machine.gpus:
-        problem = f" ({machine.problem})" * bool(machine.problem)
-        return "" if backend == "none" else f"there is no GPU{problem}"
+        return "" if backend == "none" else "there is no GPU"
     if backend == "mig":
         few = f"{instances} instances, and {slices} existing MIG slices; none is made"
         return "" if instances <= slices else few
@@ -198,41 +195,17 @@ def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
     return ""
 
 
-def check_memory(key: str, size_mib: float, allowed: str) -> None:
-    """Checks that this machine has enough memory.
-
-    Args:
-        key: The settings that determine the size, with their values.
-        size_mib: What instances need.
-        allowed: What to do.
-
-    Raises:
-        ExperimentError: It has too little.
-    """
-    has_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
-    if size_mib > has_mib:
-        raise ExperimentError(
-            f"{key}: needs {size_mib:,.0f} MiB of memory, and this machine has {has_mib:,.0f} MiB; allowed: {allowed}"
-        )
-
-
-def check_room(instances: int) -> None:
-    """Checks that this machine has memory for this many instances. Otherwise the system may end the run.
-
-    Raises:
-        ExperimentError: There is too little.
-    """
-    check_memory(f"learner.instances = {instances}", instances * _MEMORY_MIB, "fewer")
-
-
 def places(
-    machine: Machine, backend: Backend, instances: int, variables: Mapping[str, str] | None = None
+    machine: Machine,
+    backend: Backend,
+    instances: int,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Place, ...]:
     """Divides a machine evenly among instances. Neighbors share a device and have neighboring cores.
 
     Args:
         backend: Result of `choose_backend` for this number of instances.
-        variables: With ``mps``, variables by which programs find its daemon (`runtime.gmi.mps.MpsDaemon.variables`).
+        variables: Environment variables of all, such as those by which programs find the daemon of MPS.
     """
     gpus = machine.whole_gpus[:instances]
     devices = [len(gpus) * one // instances for one in range(instances)]
@@ -240,15 +213,15 @@ def places(
     for one, device in enumerate(devices):
         start, end = (len(machine.cores) * bound // instances for bound in (one, one + 1))
         cores = machine.cores[start : max(end, start + 1)] if backend != "none" else ()
+        own = dict(variables)
         if backend == "cores":
-            own = {"CUDA_VISIBLE_DEVICES": ""}
+            own["CUDA_VISIBLE_DEVICES"] = ""
         elif backend == "mig":
-            own = {"CUDA_VISIBLE_DEVICES": machine.slices[one]}
-        else:
-            own = {"CUDA_VISIBLE_DEVICES": gpus[device].uuid} if gpus else {}
+            own["CUDA_VISIBLE_DEVICES"] = machine.slices[one]
+        elif gpus:
+            own["CUDA_VISIBLE_DEVICES"] = gpus[device].uuid
         if backend == "mps":
             # See NVIDIA's MPS guide, "Environment Variables".
-            share = 100 // devices.count(device)
-            own |= {**(variables or {}), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{share}"}
+            own["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{100 // devices.count(device)}"
         made.append(Place(0 if backend == "mig" else device, cores if machine.can_pin else (), own))
     return tuple(made)

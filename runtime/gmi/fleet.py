@@ -44,7 +44,7 @@ class InstancesFleet(InlineFleet):
 
     Attributes:
         places: The instances' parts of the machine.
-        reduction: How they sum gradients; the first update settles ``auto``.
+        reduction: How they sum gradients; auto = by Algorithm 1.
         processes: Id of the process that last answered, by instance.
         memory: Fields about shared memory for all events; empty if instances share none.
         worlds: The worlds that they play; None if they play slots.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 INSTANCES_MAX = 256
 ENVIRONMENTS_MAX = 16
 """Most environments that an instance plays at once, unless they are worlds; more save little."""
-REDUCTIONS = ("paper", "mpr", "mrr", "har")
 
 
 class GmiSettings(UpdaterSettings):
@@ -58,11 +57,10 @@ class GmiSettings(UpdaterSettings):
         "NVIDIA's MPS; mig = an existing GPU slice; none = whatever the system gives; auto = mps with a GPU, else "
         "cores",
     )
-    reduction: Literal["auto", *REDUCTIONS] = Field(  # type: ignore[valid-type]  # the constant's values
+    reduction: Literal["auto", "mpr", "mrr", "har"] = Field(
         "auto",
         description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = in "
-        "each GPU, then over their leaders; paper = chosen by the paper's Algorithm 1; auto = "
-        "the quickest when the run begins",
+        "each GPU, then over their leaders; auto = chosen by GMI-DRL's Algorithm 1",
     )
 
     @property
@@ -104,8 +102,6 @@ class GmiSettings(UpdaterSettings):
         if before.learner.kind != experiment.learner.kind:
             return experiment
         keys = {"instances", "environments"} - self.model_fields_set
-        if self.reduction == "auto":
-            keys.add("reduction")
         learner = self.model_copy(update={key: getattr(before.learner, key) for key in keys})
         environment = experiment.environment.model_copy(update={"vector": learner.environments})
         return experiment.model_copy(update={"learner": learner, "environment": environment})
@@ -133,21 +129,13 @@ class GmiSettings(UpdaterSettings):
                 + " | ".join(kind for kind, one in ALGORITHMS.settings.items() if one.is_off_policy)
                 + ", or learner.layout = holistic"
             )
-        if self.instances == "auto":
-            return
-        most = experiment.scaler.most_actors
-        fewest = 1 if is_holistic else 2
-        if self.instances < fewest or self.instances_at_once > most:
-            allowed = [
-                count
-                for count in range(fewest, INSTANCES_MAX + 1)
-                if self.model_copy(update={"instances": count}).instances_at_once <= most
-            ]
+        # One more can train.
+        fewest, most = (1, 0) if is_holistic else (2, 1)
+        most += experiment.scaler.most_actors
+        if self.instances != "auto" and not fewest <= self.instances <= most:
             yield (
-                f"learner.instances = {self.instances}: each that plays has one actor of a round at least, and "
-                f"a round has {most}"
-                + ("" if is_holistic else "; one of four, at least one, trains")
-                + f"; allowed: auto | {fewest} to {max(allowed)}"
+                f"learner.instances = {self.instances}: each that plays needs an actor of a round, which has "
+                f"{experiment.scaler.most_actors}; allowed: auto | {fewest} to {most}"
             )
 
     def make(self, learner: Any, remote: Any) -> Updater:

@@ -10,7 +10,6 @@ instances of a device, which differs between devices in the first case in which 
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 import threading
 import time
@@ -25,10 +24,8 @@ import torch.distributed as distributed
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]  # exported by documentation alone
 
 from runtime.errors import RunError
-from runtime.gmi.costs import applicable, choice_of_paper, ranks_by_device
 from runtime.gmi.shared_memory import HostMemory
 
-_TRIALS = 5
 _CALLED_OFF = "called off"
 _LOOK_S = 0.005
 """Seconds between looks for a member that has not come."""
@@ -48,6 +45,33 @@ _ENVIRONMENT = {
 
 Strategy = Callable[[torch.Tensor], None]
 """Replaces a vector by its sum over all members."""
+
+
+def ranks_by_device(devices: Sequence[int]) -> list[list[int]]:
+    """Returns the members of each device, lowest rank first. Devices are sorted by number.
+
+    Args:
+        devices: Device of each rank.
+    """
+    return [
+        [rank for rank, own in enumerate(devices) if own == device]
+        for device in sorted(set(devices))
+    ]
+
+
+def reductions(devices: Sequence[int]) -> tuple[str, ...]:
+    """Returns the strategies that suit a layout, the paper's choice first. On one device, all are MPR.
+
+    Paper: GMI-DRL, Algorithm 1.
+
+    Args:
+        devices: Device of each rank.
+    """
+    sizes = [len(group) for group in ranks_by_device(devices)]
+    if len(sizes) == 1:
+        return ("mpr",)
+    has_rings = len(set(sizes)) == 1 and sizes[0] <= len(sizes)
+    return ("mrr", "har", "mpr") if has_rings else ("har", "mpr")
 
 
 class Meeting(Store):
@@ -105,7 +129,6 @@ class InstanceGroup:
     Attributes:
         rank: Rank of this member.
         size: Number of members.
-        reduction: The chosen strategy: mpr, mrr or har.
         reduce_s: Seconds that this member has spent in sums.
         waited_s: Seconds of `reduce_s` spent waiting for others. Sums by torch.distributed count completely.
     """
@@ -127,8 +150,7 @@ class InstanceGroup:
             rank: Rank of this member, from 0.
             devices: The device of each rank. Their number is the size of the group.
             path: A new path, at which the members meet. After a death, all others leave and meet at another one.
-            reduction: mpr, mrr or har; paper = Algorithm 1 chooses; auto = the fastest that the layout allows,
-                measured now. Another choice rounds sums differently: give a resumed run its `reduction` by name.
+            reduction: mpr, mrr or har, one of `reductions`.
             timeout_s: Maximum seconds that a member waits for another, here and in a sum.
             device: Where the tensors are: ``cpu``, or this instance's ``cuda:N``.
             elements: float32 numbers of a usual sum. Longer sums work piece by piece.
@@ -151,11 +173,7 @@ class InstanceGroup:
             self._meeting = Meeting(path, timeout_s)
             if self._meeting.add(f"member {rank}", 1) > 1:
                 raise RunError("another process was this member")
-            self.reduction = choice_of_paper(devices) if reduction == "paper" else reduction
-            if reduction == "auto":
-                self.reduction = self._quickest(applicable(devices))
-            else:
-                self._strategy = self._make(self.reduction)
+            self._strategy = self._make(reduction)
 
     @property
     def waited_s(self) -> float:
@@ -218,25 +236,6 @@ class InstanceGroup:
         if dtype not in self._buffers or len(self._buffers[dtype]) < length:
             self._buffers[dtype] = torch.empty(length, dtype=dtype, device=self._device)
         return self._buffers[dtype][:length]
-
-    def _quickest(self, names: Sequence[str]) -> str:
-        """Chooses the strategy that takes the least time, in the sum over all members."""
-        flat = torch.zeros(self._elements, device=self._device)
-        made = {name: self._make(name) for name in names}
-        seconds = []
-        for strategy in made.values():
-            trials = []
-            for _ in range(_TRIALS + 1):
-                started_s = time.monotonic()
-                strategy(flat)
-                flat.cpu()
-                trials.append(time.monotonic() - started_s)
-            seconds.append(statistics.median(trials[1:]))
-        total = torch.tensor(seconds, dtype=torch.float64)
-        made["mpr"](total)
-        chosen = names[int(total.argmin())]
-        self._strategy = made[chosen]
-        return chosen
 
     # Strategies
 

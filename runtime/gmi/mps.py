@@ -17,14 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.errors import RunError
-from runtime.fleet.processes import GuardedProgram
+from runtime.fleet.processes import GuardedProgram, socket_parent
 from runtime.gmi.devices import MPS_PROGRAM, Gpu
 from runtime.records.layout import MPS
 
 START_TIMEOUT_S = 20.0
-_PIPES_BYTES_MAX = 80
-"""A Unix socket's path has at most 107 bytes, including the longest name in the directory. If it is longer, the daemon
-only says "Cannot find MPS control daemon process"."""
 _FAREWELL = f'echo quit | CUDA_MPS_PIPE_DIRECTORY="$GUARDED_DIRECTORY" {MPS_PROGRAM}'
 _OF_CLIENTS = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 """In a daemon's environment they would limit all its clients."""
@@ -54,7 +51,7 @@ class MpsDaemon:
         directory = directory.resolve()
         logs = directory / MPS
         logs.mkdir(parents=True, exist_ok=True)
-        pipes = Path(tempfile.mkdtemp(prefix="mps-", dir=_pipes_parent(directory)))
+        pipes = Path(tempfile.mkdtemp(prefix="mps-", dir=socket_parent(str(directory))))
         self.variables = {
             "CUDA_MPS_PIPE_DIRECTORY": str(pipes),
             "CUDA_MPS_LOG_DIRECTORY": str(logs),
@@ -115,11 +112,3 @@ class MpsDaemon:
             )
         except (OSError, subprocess.TimeoutExpired):
             return False
-
-
-def _pipes_parent(directory: Path) -> Path:
-    """Returns the parent of the pipes' directory: the run's, or a shorter one for temporary files."""
-    for parent in (directory, Path(tempfile.gettempdir())):
-        if len(os.fsencode(parent)) + len("/mps-12345678") <= _PIPES_BYTES_MAX:
-            return parent
-    return Path("/tmp")

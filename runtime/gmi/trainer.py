@@ -75,7 +75,7 @@ class Trainer:
             trajectories: This instance's trajectories.
 
         Returns:
-            Seconds in sums, the name of the reduction, and peak memory.
+            Seconds in sums, and peak memory.
 
         Raises:
             RunError: Another instance is gone.
@@ -177,7 +177,6 @@ class Trainer:
             self._leave()
             raise
         return {
-            "reduction": group.reduction,
             "memory_mib": _memory_mib(),
             "reduce_s": group.reduce_s - before_s[0],
             "reduce_wait_s": group.waited_s - before_s[1],

@@ -25,9 +25,8 @@ from lambda_actor import wire
 from lambda_actor.spaces import Spaces
 from runtime.fleet.actors import Trajectory
 from runtime.fleet.processes import socket_parent
-from runtime.gmi.costs import applicable
 from runtime.gmi.fleet import InstancesFleet
-from runtime.gmi.group import call_off
+from runtime.gmi.group import call_off, reductions
 from runtime.gmi.trainer import encode_learner, learner_name
 from runtime.learner.functions.invoking import ATTEMPTS, InvokingUpdater, ObjectRequest, Remote
 from runtime.learner.functions.messages import decode_result, encode_state
@@ -100,7 +99,6 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         # Replace an instance that hangs while there is time to ask again.
         self._patience_s = timeout_s / (ATTEMPTS + 1)
         self._instances = instances
-        self._reduction = self._instances.reduction
         # The last group of the processes, and its name.
         self._generation, self._met = 0, list[tuple[int, int | None]]()
         self._seen: dict[int, int] = {}
@@ -159,16 +157,9 @@ class InstancesUpdater(InvokingUpdater[_Together]):
             self._remote.fleet.abandon(sorted(self._running))
         return updates
 
-    def get_state(self) -> State:
-        """Returns the learner's state, and the name of the reduction."""
-        state = super().get_state()
-        return State(state.arrays, {**state.values, "reduction": self._reduction})
-
     def set_state(self, state: State) -> None:
         """Continues from a state, which the instances find in the store."""
-        values = dict(state.values)
-        self._reduction = values.pop("reduction", self._instances.reduction)
-        super().set_state(State(state.arrays, values))
+        super().set_state(state)
         self._fill_store()
 
     def close(self) -> None:
@@ -203,10 +194,9 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         if met != self._met:
             self._generation, self._met = self._generation + 1, met
         devices = [fleet.places[one].device for one in shares]
-        reduction = self._reduction
-        if reduction not in ("auto", "paper", *applicable(devices)):
-            # The configured reduction suits the whole layout, but not these instances alone.
-            reduction = "mpr"
+        # The configured reduction suits the whole layout, and maybe not these instances alone.
+        suitable = reductions(devices)
+        reduction = fleet.reduction if fleet.reduction in suitable else suitable[0]
         events = {
             f"{self._token}-train-{version}-{attempt}-{instance}": {
                 "instance": instance,
@@ -261,11 +251,6 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         if request.lost_at_s is not None:
             # The version exists, but a part of the group is gone.
             self._met = []
-        # A choice by a part of the instances, or by one alone, does not count for all.
-        is_whole = len(request.shares) == len(self._instances.places)
-        if answers and is_whole and self._reduction in ("auto", "paper"):
-            self._reduction = answers[0]["reduction"]
-            self._remote.events.append("reduction_chosen", reduction=self._reduction)
         shares = {
             name: float(np.mean([one[name] for one in answers])) if answers else 0.0
             for name in ("reduce_s", "reduce_wait_s")

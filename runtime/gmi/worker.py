@@ -156,12 +156,8 @@ class Instance:
         lengths = [event["lengths"][column] for column in event["columns"]]
         if (steps := [len(one["rewards"]) for one in trajectories]) != lengths:
             raise RunError(
-                f"trajectories have {steps} steps instead of {lengths}"
-                + (
-                    ""
-                    if "channel" in event
-                    else "; those that were played again: the environment is not deterministic"
-                )
+                f"trajectories have {steps} steps instead of {lengths}: one that was played again differs, so the "
+                "environment is not deterministic"
             )
         return {
             "invocation_id": event["invocation_id"],
@@ -175,14 +171,10 @@ class Instance:
 
     def _played_once_more(self, event: Mapping[str, Any]) -> list[dict[str, np.ndarray]]:
         """Returns its trajectories. Plays those again that another process had."""
-        process_id = os.getpid()
         missing = [one for one in event["slots"] if one["invocation_id"] not in self.kept]
         for answer in self.play(missing) if missing else ():
             if isinstance(answer, Exception):
                 raise RunError("a lost trajectory cannot be played again") from answer
-        if os.getpid() != process_id:
-            # The environment forked, and this is the child.
-            os._exit(0)
         return [self.kept[one["invocation_id"]] for one in event["slots"]]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from lambda_actor.errors import UnusableEnvironmentError
+from runtime.gmi.worlds.playing import WorldsTasks
 from tests.end_to_end.test_crashes import finished_rounds
 from tests.end_to_end.test_instances import instances_of
 from tests.helpers import (
@@ -182,22 +184,31 @@ def test_without_a_state_a_resumed_run_begins_new_episodes(tmp_path: Path) -> No
         ("state", "after set_state(state()), step 1 differs"),
     ],
 )
-def test_an_unusable_environment_is_refused_in_one_line(
-    tmp_path: Path, what: str, says: str
+def test_a_trial_refuses_an_unusable_environment(what: str, says: str) -> None:
+    made = {"backend": "torch", "id": "broken_rooms:Wrong", "kwargs": {"what": what}}
+    with pytest.raises(UnusableEnvironmentError) as error:
+        WorldsTasks(lambda *_: None, {**made, "max_episode_steps": None}, "cpu").play()
+    assert str(error.value).startswith("environment.id = 'broken_rooms:Wrong'")
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"environment__id": "broken_rooms:Bare"},
+            "it has no get_observations, step, as rsl-rl's VecEnv",
+        ),
+        (
+            {"algorithm__kind": "impact"},
+            "algorithm.kind = impact is not possible with environment.backend = torch",
+        ),
+    ],
+)
+def test_what_worlds_cannot_be_is_refused_in_one_line_before_a_run_begins(
+    tmp_path: Path, changes: dict[str, str], says: str
 ) -> None:
-    changes = overrides(
-        learner__device="cpu",
-        environment__id="broken_rooms:Wrong",
-        environment__kwargs=f"{{what: {what}}}",
-    )
-    refused = train(FILE, tmp_path / "run", *changes)
-    assert refused.returncode != 0
-    (line,) = refused.stderr.strip().splitlines()
-    assert "environment.id = 'broken_rooms:Wrong'" in line and says in line
+    refused = train(FILE, tmp_path / "run", *overrides(learner__device="cpu", **changes))
+    assert refused.returncode == 2
+    assert says in refused.stderr.strip().splitlines()[-1]
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
-
-
-def test_what_is_no_batched_environment_is_refused(tmp_path: Path) -> None:
-    changes = overrides(learner__device="cpu", environment__id="broken_rooms:Bare")
-    refused = train(FILE, tmp_path / "run", *changes)
-    assert "it has no get_observations, step, as rsl-rl's VecEnv does" in refused.stderr

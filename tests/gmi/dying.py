@@ -1,4 +1,4 @@
-"""Instances of which one kills itself, once, at a moment of an update."""
+"""Instances of which one kills itself in each of the first rounds, each time at another moment."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from runtime.gmi import worker
 
-MOMENTS = ("asked", "joining", "summing", "stored", "playing")
+MOMENTS = ("joining", "asked", "summing", "stored", "playing")
+"""By policy version."""
 VARIABLE = "TESTS_GMI_DYING"
-"""Names a moment, an instance, and a file that tells that it has happened."""
+"""Names the instance that dies first, and a folder with a file for each moment that has happened."""
 HANDLER = f"{__name__}:handler_together"
 
 
 def die_at(moment: str, event: Mapping[str, Any]) -> None:
-    wanted, instance, flag = os.environ[VARIABLE].split("|")
-    # A group is joined in the first update.
-    version = 0 if moment == "joining" else 1
-    here = (moment, event["instance"], event["policy_version"])
-    if here == (wanted, int(instance), version) and not Path(flag).exists():
-        Path(flag).touch()
+    first, folder = os.environ[VARIABLE].split("|")
+    version, flag = MOMENTS.index(moment), Path(folder, moment)
+    its_turn = (version, (int(first) + version) % 2)
+    if (event["policy_version"], event["instance"]) == its_turn and not flag.exists():
+        flag.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 

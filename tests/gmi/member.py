@@ -6,16 +6,13 @@ import json
 import os
 import signal
 import sys
-import time
 import zlib
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from runtime.errors import RunError
-from runtime.gmi import group as group_module
 from runtime.gmi.group import InstanceGroup, Meeting
 from runtime.gmi.shared_memory import HostMemory
 
@@ -38,33 +35,10 @@ class Member:
         for owner, name in STEPS:
             setattr(owner, name, self._counted(getattr(owner, name)))
 
-    def join(self, *, die_at: int = -1, lag_s: float = 0.0, **options: Any) -> str:
-        """Joins a group; returns its reduction.
-
-        Args:
-            die_at: Die before this step from now, counted from 0.
-            lag_s: Seconds that this member adds to its measurements of a reduction through its memory alone.
-        """
+    def join(self, *, die_at: int = -1, **options: Any) -> None:
+        """Joins a group; dies before this step from now, counted from 0."""
         self.steps_left = die_at
-        if lag_s:
-            # A sum through memory has two barriers, and no other has fewer than three.
-            clock = SimpleNamespace(s=0.0)
-            real = HostMemory.pieces
-
-            def lagging(memory: HostMemory, flat: torch.Tensor) -> Any:
-                clock.s += lag_s * (memory._size == self.size)
-                return real(memory, flat)
-
-            self.size, HostMemory.pieces = len(options["devices"]), lagging
-            group_module.time = SimpleNamespace(
-                monotonic=lambda: time.monotonic() + clock.s, sleep=time.sleep
-            )
-        try:
-            self.group = InstanceGroup(device="cpu", **options)
-        finally:
-            if lag_s:
-                HostMemory.pieces, group_module.time = real, time
-        return self.group.reduction
+        self.group = InstanceGroup(device="cpu", **options)
 
     def sum(
         self, shapes: list[tuple[str, list[int]]], seed: int = 0, die_at: int = -1

@@ -20,7 +20,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -77,13 +76,6 @@ def _objection(daemon: dict[str, str], client: dict[str, str]) -> str:
     )
     if not set(asked) <= set(visible):
         return "no CUDA-capable device is detected"
-    share = client.get(LIMITS[0], "100")
-    if not re.fullmatch(r"\d+(\.\d+)?", share) or not 0 < float(share) <= 100:
-        return f"{LIMITS[0]} = {share}"
-    for part in client.get(LIMITS[1], "0=1M").split(","):
-        limit = re.fullmatch(r"(\d+)=([1-9]\d*)[MG]B?", part)
-        if limit is None or int(limit[1]) >= len(asked):
-            return f"{LIMITS[1]} = {part}"
     return ""
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import ExperimentError
-from runtime.gmi import devices
 from runtime.gmi.devices import Machine, choose_backend, look, parse_gpus, places
 from tests.gmi import nvidia_smi
 from tests.gmi.nvidia_smi import install
@@ -48,7 +47,7 @@ def test_gpus_and_their_slices_are_read(path: Path) -> None:
     ("listing", "code", "said"),
     [(nvidia_smi.FAILED, 9, "couldn't communicate with the NVIDIA driver"), ("", 1, "exit code 1")],
 )
-def test_a_driver_that_fails_is_no_gpu_and_its_reason_is_kept(
+def test_a_driver_that_fails_is_no_gpu_and_says_why(
     path: Path, listing: str, code: int, said: str
 ) -> None:
     install(path, listing, code=code)
@@ -56,9 +55,6 @@ def test_a_driver_that_fails_is_no_gpu_and_its_reason_is_kept(
     assert found.gpus == ()
     assert said in found.problem
     assert found.problem.startswith("nvidia-smi: ") and "\n" not in found.problem
-    assert choose_backend(found, "auto", 2) == ("cores", found.problem), "the run continues"
-    with pytest.raises(ExperimentError, match=said):
-        choose_backend(found, "mps", 2)
 
 
 @pytest.mark.parametrize(
@@ -178,15 +174,3 @@ def test_each_slice_is_one_instances_and_gradients_pass_between_them_through_the
         uuids = [place.variables["CUDA_VISIBLE_DEVICES"] for place in made]
         assert uuids == list(found.slices[:count])
         assert {place.device for place in made} == {0}, "so that only mpr is possible"
-
-
-def test_more_instances_than_there_is_memory_for_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pages = {"SC_PHYS_PAGES": 900 * 256, "SC_PAGE_SIZE": 4096}
-    monkeypatch.setattr(os, "sysconf", pages.__getitem__)
-    devices.check_room(4)
-    with pytest.raises(
-        ExperimentError, match="learner.instances = 5: .* has 900 MiB; allowed: fewer$"
-    ):
-        devices.check_room(5)

@@ -94,12 +94,12 @@ def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> No
                 "algorithm": {"kind": "impala"},
                 "learner": {"kind": "gmi", "layout": "asynchronous", "instances": 1},
             },
-            r"learner.instances = 1: .* a round has 12; .*; allowed: auto \| 2 to 16",
+            r"learner.instances = 1: .* which has 12; allowed: auto \| 2 to 13",
         ),
         ({"fleet": {"kind": "lambda"}}, "fleet.kind = lambda: .*; allowed: auto | local"),
         (
             {"learner": {"kind": "gmi", "instances": 13}},
-            r"learner.instances = 13: .* a round has 12; allowed: auto \| 1 to 12",
+            r"learner.instances = 13: .* which has 12; allowed: auto \| 1 to 12",
         ),
     ],
 )
@@ -200,21 +200,19 @@ def test_without_the_package_a_run_does_not_begin(
         ThisMachine(experiment)
 
 
-def layout_of(experiment: ResolvedExperiment) -> tuple[int, int, str, int]:
+def layout_of(experiment: ResolvedExperiment) -> tuple[int, int, int]:
     gmi: Any = experiment.learner
-    return gmi.instances, gmi.environments, gmi.reduction, experiment.environment.vector
+    return gmi.instances, gmi.environments, experiment.environment.vector
 
 
 def test_a_run_goes_on_with_its_own_layout() -> None:
-    began = fitted({"instances": 3, "reduction": "mpr"})
+    began = fitted({"instances": 3})
 
-    def continued(gmi: dict[str, Any] | None = None) -> tuple[int, int, str, int]:
+    def continued(gmi: dict[str, Any] | None = None) -> tuple[int, int, int]:
         experiment = fitted(gmi)
         learner: Any = experiment.learner
         return layout_of(learner.continued(experiment, began))
 
-    assert continued() == (3, 4, "mpr", 4)
-    assert continued({"environments": 2}) == (3, 2, "mpr", 2)
-    assert continued({"instances": 2, "reduction": "har"}) == (2, 4, "har", 4), (
-        "so the identity check refuses it"
-    )
+    assert continued() == (3, 4, 4)
+    assert continued({"environments": 2}) == (3, 2, 2)
+    assert continued({"instances": 2}) == (2, 4, 4), "so the identity check refuses it"

@@ -31,7 +31,7 @@ from tests.learner.learning import VECTORS, roll
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SPEC = LearnerSpec(PpoSettings(kind="ppo", normalize_observations=True), VECTORS, seed=1)
-TRAINED = {"reduction": "mpr", "reduce_s": 0.25, "reduce_wait_s": 0.125, "memory_mib": 300.0}
+TRAINED = {"reduce_s": 0.25, "reduce_wait_s": 0.125, "memory_mib": 300.0}
 
 
 class Events:
@@ -194,36 +194,26 @@ def test_each_instance_is_asked_for_its_slots_and_the_next_version_is_mirrored(
     assert list(store.iterdir()) == []
 
 
-def test_what_auto_chose_counts_for_the_whole_run(made: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("devices", "wanted", "slots", "used"),
+    [
+        ((0, 0, 1, 1), "auto", [0, 1, 2, 3], "mrr"),
+        ((0, 0, 1, 1), "har", [0, 1, 2, 3], "har"),
+        ((0, 0, 1, 1), "mrr", [0, 1, 2], "har"),
+        ((0, 0), "auto", [1], "mpr"),
+    ],
+)
+def test_instances_that_train_sum_as_the_file_says_or_else_by_algorithm_1(
+    tmp_path: Path, devices: Sequence[int], wanted: str, slots: Sequence[int], used: str
+) -> None:
+    made = Made(tmp_path / "store", devices=devices, reduction=wanted)
     made.leave_result()
-    made.update()
-    state = made.updater.get_state()
-    assert state.values["reduction"] == "mpr"
-    other = Made(tmp_path / "other")
-    other.updater.set_state(state)
-    assert other.updater.weights() == made.version_1
-    other.updater.submit(
-        other.updater.assemble(other.trajectories([0]), VECTORS, clip_rewards=False), progress=0.5
-    )
-    assert other.machine.started[0].event["group"]["reduction"] == "mpr"
-
-
-def test_a_part_of_a_layout_that_does_not_allow_its_reduction_takes_another(tmp_path: Path) -> None:
-    made = Made(tmp_path / "store", devices=(0, 0, 1, 1), reduction="mrr")
-    made.leave_result()
-    made.update([0, 1, 2])
-    assert {one.event["group"]["reduction"] for one in made.machine.started} == {"mpr"}
-    assert made.updater.get_state().values["reduction"] == "mrr"
-    part = Made(tmp_path / "part")
-    part.leave_result()
-    part.update([1])
-    (only,) = part.machine.started
-    assert (only.process, only.event["group"]["rank"], only.event["group"]["devices"]) == (
-        1,
-        0,
-        [0],
-    )
-    assert part.updater.get_state().values["reduction"] == "auto", "a part does not choose for all"
+    made.update(slots)
+    events = [one.event for one in made.machine.started]
+    assert [event["instance"] for event in events] == slots
+    assert [event["group"]["rank"] for event in events] == list(range(len(slots)))
+    assert {event["group"]["reduction"] for event in events} == {used}
+    assert events[0]["group"]["devices"] == [devices[slot] for slot in slots]
 
 
 def test_an_instance_that_is_another_process_now_is_told_once(made: Made) -> None:
@@ -307,17 +297,3 @@ def test_a_version_that_was_left_counts_whatever_became_of_its_maker(made: Made)
     with pytest.raises(RunError, match="3 tries"):
         made.update()
     assert made.machine.started[0].event["group"]["path"] not in paths, "its group is not met again"
-
-
-def test_a_damaged_result_is_removed_and_made_again_and_three_end_the_run(made: Made) -> None:
-    before = made.updater.weights()
-
-    def leave_damage(one: Invocation) -> Outcome:
-        made.store.put(object_name("run", "result", 1), made.result[:-1])
-        return Outcome(one.invocation_id, "ok", TRAINED)
-
-    made.machine.answer = leave_damage
-    with pytest.raises(RunError, match="3 tries to make policy version 1 failed; the last error: "):
-        made.update()
-    assert made.updater.weights() == before
-    assert made.store.get(object_name("run", "result", 1)) is None

@@ -12,7 +12,7 @@ import torch
 
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import Policy
-from runtime.gmi.worlds.batched import Worlds, make_worlds
+from runtime.gmi.worlds.batched import make_worlds
 
 _WORLDS, _STEPS = 4, 8
 """Size of a trial."""
@@ -124,52 +124,28 @@ class WorldsEvaluator:
             fresh: Seed for fresh episodes; None for the usual ones.
         """
         policy, worlds = Policy.from_bytes(weights), self._worlds
-        stream = np.random.default_rng(
-            (_ACTION_STREAM, self._seed, *(() if fresh is None else (fresh,)))
-        )
-
-        def act(observations: np.ndarray) -> np.ndarray:
-            outputs = policy.outputs_together(list(observations))
-            if not self._is_stochastic:
-                return outputs
-            return np.stack(policy.sample_together(outputs, policy.noise(stream, worlds.count)))
-
-        is_first = self._is_new
+        entropy = (_ACTION_STREAM, self._seed, *(() if fresh is None else (fresh,)))
+        stream = np.random.default_rng(entropy)
+        # Otherwise the current episodes do not count.
+        is_whole = np.full(worlds.count, self._is_new)
         if fresh is None and self._first:
             worlds.set_state(self._first)
-            is_first = True
+            is_whole[:] = True
         self._is_new = False
-        limit = worlds.steps_max or _UNLIMITED_EPISODE_STEPS_MAX
-        returns, lengths = play_episodes(worlds, act, is_fresh=is_first, steps_max=limit)
+        is_done, lengths = np.zeros_like(is_whole), np.zeros(worlds.count, np.int64)
+        returns, limit = np.zeros(worlds.count), worlds.steps_max or _UNLIMITED_EPISODE_STEPS_MAX
+        while not is_done.all():
+            outputs = policy.outputs_together(list(worlds.observations.cpu().numpy()))
+            if self._is_stochastic:
+                noise = policy.noise(stream, worlds.count)
+                outputs = np.stack(policy.sample_together(outputs, noise))
+            step = worlds.step(torch.from_numpy(outputs).to(worlds.observations.device))
+            counts = is_whole & ~is_done
+            returns[counts] += step.rewards.cpu().numpy()[counts]
+            lengths[counts] += 1
+            is_over = (step.terminated | step.timed_out).cpu().numpy()
+            is_done |= counts & (is_over | (lengths >= limit))
+            is_whole |= is_over
         if not np.isfinite(returns).all():
             raise UnusableEnvironmentError("a reward of an evaluated episode is not finite")
-        return returns, lengths
-
-
-def play_episodes(
-    worlds: Worlds, act: Callable[[np.ndarray], np.ndarray], *, is_fresh: bool, steps_max: int
-) -> tuple[list[float], list[int]]:
-    """Plays a whole episode in each world.
-
-    Args:
-        worlds: The worlds.
-        act: Returns actions, float32 ``[W, A]``, for observations, float32 ``[W, O]``.
-        is_fresh: Whether all are at the start of an episode. Otherwise the current episodes do not count.
-        steps_max: Most steps of an episode.
-
-    Returns:
-        Returns and lengths.
-    """
-    is_whole = np.full(worlds.count, is_fresh)
-    is_done = np.zeros_like(is_whole)
-    totals, lengths = np.zeros(worlds.count), np.zeros(worlds.count, np.int64)
-    while not is_done.all():
-        actions = torch.from_numpy(act(worlds.observations.cpu().numpy()))
-        step = worlds.step(actions.to(worlds.observations.device))
-        counts = is_whole & ~is_done
-        totals[counts] += step.rewards.cpu().numpy()[counts]
-        lengths[counts] += 1
-        is_over = (step.terminated | step.timed_out).cpu().numpy()
-        is_done |= counts & (is_over | (lengths >= steps_max))
-        is_whole |= is_over
-    return totals.tolist(), lengths.tolist()
+        return returns.tolist(), lengths.tolist()
