@@ -1,7 +1,7 @@
 """The AWS Lambda fleet: one synchronous invocation of the actor function for each actor.
 
 Each open invocation has a thread that waits for a free place and for its answer. A request that certainly did not run
-(throttled, an internal error, no connection) is repeated with growing, jittered pauses, under the same invocation id.
+(throttled, an error of Lambda's own, no connection) is repeated with growing, jittered pauses, under the same invocation id.
 One that may have run is not: it ends as crashed, is billed at its possible maximum, and the caller may start another.
 """
 
@@ -253,13 +253,11 @@ class LambdaFleet:
                 Payload=json.dumps(call.invocation.event).encode(),
             )
             outcome = _outcome(invocation_id, answer, answer["Payload"].read(), self._timeout_s)
-        except ClientError as error:
-            if _is_passing(error):
+        except (ClientError, *PERHAPS_DONE, *NEVER_SENT) as error:
+            if _never_ran(error):
                 return None
-            raise
-        except NEVER_SENT:
-            return None
-        except PERHAPS_DONE as error:
+            if isinstance(error, ClientError) and _http_status(error) < 500:
+                raise
             text = f"no answer came, though it may have run: {error}"
             outcome = replace(
                 self._unbilled(call), status="crashed", error=one_line(text, ERROR_CHARACTERS_MAX)
@@ -296,10 +294,22 @@ class LambdaFleet:
             self._changed.notify_all()
 
 
-def _is_passing(error: ClientError) -> bool:
+def _never_ran(error: Exception) -> bool:
     """Returns whether a request certainly did not run and may succeed later."""
-    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-    return status == 429 or status >= 500 or code_of(error) in _PASSING_CONFLICTS
+    if not isinstance(error, ClientError):
+        return isinstance(error, NEVER_SENT)
+    # Lambda's own errors have classes, and come before the function starts. A gateway's 5xx has none, and may come after.
+    is_lambdas = type(error) is not ClientError
+    return (
+        _http_status(error) == 429
+        or (_http_status(error) >= 500 and is_lambdas)
+        or code_of(error) in _PASSING_CONFLICTS
+    )
+
+
+def _http_status(error: ClientError) -> int:
+    status: int = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    return status
 
 
 def _outcome(

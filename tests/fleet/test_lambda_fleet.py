@@ -134,10 +134,13 @@ def test_throttled_actors_are_tried_again_and_all_come_back_once(fleets: LambdaF
     assert fleet.wait(0.0) == []
 
 
-def test_a_lost_connection_is_counted_in_full_and_not_tried_again(fleets: LambdaFleets, actors_of):
+@pytest.mark.parametrize("fault", ["dropped", "gateway"])
+def test_one_that_may_have_run_is_counted_in_full_and_not_tried_again(
+    fleets: LambdaFleets, actors_of, fault: Any
+):
     fleet = fleets.make(1, name="actors", timeout_s=50)
     actors = actors_of(fleet)
-    fleets.endpoint.fail_next("actors", "dropped")
+    fleets.endpoint.fail_next("actors", fault)
     (lost,) = actors.run("steady")
     assert lost.status == "crashed"
     assert "may have run" in lost.error

@@ -39,8 +39,8 @@ ACCOUNT, REGION = "123456789012", "us-east-1"
 PAYLOAD_BYTES_MAX = 6 * 2**20
 LOG_TAIL_BYTES = 4096
 
-Fault = Literal["throttled", "broken", "denied", "dropped"]
-"""429; 500; 403; or the function runs, and the connection closes without an answer."""
+Fault = Literal["throttled", "broken", "denied", "dropped", "gateway"]
+"""429; 500; 403; or the function runs, and the connection closes without an answer or a gateway answers 502."""
 
 # A worker can write only /tmp, which is empty and limited to $1 MiB. /dev/shm holds nothing.
 _SANDBOX = """
@@ -575,6 +575,8 @@ class LambdaEndpoint:
         )
         self._admit(function)
         self._run(function, invocation)
+        if fault == "gateway":
+            return _Answer(502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"})
         return None if fault == "dropped" else _result(invocation, qualifier, headers)
 
     def _admit(self, function: _Function) -> None:
