@@ -32,11 +32,8 @@ from lambda_actor.waiting import waits
 
 OUTPUT_CHARACTERS_MAX = 2000
 """Maximum output of an environment per invocation. The rest is dropped."""
-PREWARMED = "prewarmed"
-"""Status of the answer to a ``prewarm`` event."""
 _ALIKE = (
     "stop",
-    "prewarm",
     "cache_url",
     "run_id",
     "stop_digest",
@@ -78,14 +75,13 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             ``fragment_steps``, ``truncate_at_fragment``, ``policy_version``; ``seed``, ``round_index``, ``slot``;
             ``episode_id``, empty for a fresh episode. Optional ``replay``: how episodes are replayed that cannot be
             saved. Optional ``drop_unfinished``: drops the steps of an episode that the fragment's end cuts.
-            An event with ``prewarm`` only makes the environment and reaches the cache. One with ``stop`` contains the
-            run's stop word, and tells all actors to give up.
+            An event with ``stop`` only contains the run's stop word, and tells all actors to give up.
         context: Lambda's context object; not used.
 
     Returns:
         ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (steps taken, including dropped ones), without a
-        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``prewarm`` event
-        ``invocation_id`` and ``status``: prewarmed; for a ``stop`` event ``status``: stopped.
+        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``stop`` event
+        ``status``: stopped.
 
     Raises:
         KeyError: A field is missing.
@@ -180,9 +176,8 @@ def roll_out_events(
 
 def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
     """Serves similar events."""
-    for name, serve in (("stop", _stop), ("prewarm", _prewarm)):
-        if name in events[0]:
-            return [_tried(serve, event) for event in events]
+    if "stop" in events[0]:
+        return [_tried(_stop, event) for event in events]
     jobs = [_tried(_fetched, event) for event in events]
     playing = {index: job for index, job in enumerate(jobs) if not isinstance(job, Exception)}
     # A failed job's exception is its answer.
@@ -246,14 +241,6 @@ def _stop(event: Mapping[str, Any]) -> Answer:
     """Sets the stop key, for callers that cannot reach the cache."""
     _cache(event).stop(event["stop"])
     return {"status": "stopped"}
-
-
-def _prewarm(event: Mapping[str, Any]) -> Answer:
-    """Makes the environment and connects to the cache, if any, for later invocations."""
-    if event.get("cache_url"):
-        _cache(event).ping()
-    sandbox.environments.insert(0, _take_environment(event))
-    return {"invocation_id": event["invocation_id"], "status": PREWARMED}
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:

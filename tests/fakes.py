@@ -19,7 +19,6 @@ import numpy as np
 
 from lambda_actor import wire
 from lambda_actor.errors import CacheMissError
-from lambda_actor.handler import PREWARMED
 from lambda_actor.inline import ACCEPTED, LATE
 from lambda_actor.rollout import NO_BYTES, OpenEpisode
 from lambda_actor.spaces import Spaces
@@ -206,7 +205,6 @@ class Play:
         was_started: Whether it ever began; if not, it ends only by being given up.
         is_metered: Whether the platform reported ``billed_s``.
         outcomes: How often its outcome is reported.
-        replaced_process: As in an outcome.
         takes_s, lingers_s: Seconds until it submits, and from then to its end, in a `TimedFleet`.
     """
 
@@ -222,7 +220,6 @@ class Play:
     outcomes: int = 1
     takes_s: float = 0.0
     lingers_s: float = 0.0
-    replaced_process: str = ""
 
 
 OK = Play()
@@ -316,13 +313,7 @@ class FakeFleet:
 
     def _end(self, invocation: Invocation, play: Play, status: OutcomeStatus) -> None:
         response = None
-        if "prewarm" in invocation.event:
-            response = (
-                {"invocation_id": invocation.invocation_id, "status": PREWARMED}
-                if status == "ok"
-                else None
-            )
-        elif play.submits is not None:
+        if play.submits is not None:
             submitted = self._cache.submit(invocation.invocation_id, play.submits(invocation.event))
             if status == "ok":
                 response = {
@@ -342,7 +333,6 @@ class FakeFleet:
             billed_s=play.billed_s,
             init_s=play.init_s,
             is_metered=play.is_metered,
-            replaced_process=play.replaced_process,
         )
         self._ended.extend([outcome] * play.outcomes)
 

@@ -1,8 +1,9 @@
 """The AWS Lambda fleet: one synchronous invocation of the actor function for each actor.
 
 Each open invocation has a thread that waits for a free place and for its answer. A request that certainly did not run
-(throttled, an error of Lambda's own, no connection) is repeated with growing, jittered pauses, under the same invocation id.
-One that may have run is not: it ends as crashed, is billed at its possible maximum, and the caller may start another.
+(throttled, an error of Lambda's own, no connection) is repeated with growing, jittered pauses, under the same
+invocation id. One that may have run is not: it ends as crashed, is billed at its possible maximum, and the caller may
+start another.
 """
 
 from __future__ import annotations
@@ -298,7 +299,7 @@ def _never_ran(error: Exception) -> bool:
     """Returns whether a request certainly did not run and may succeed later."""
     if not isinstance(error, ClientError):
         return isinstance(error, NEVER_SENT)
-    # Lambda's own errors have classes, and come before the function starts. A gateway's 5xx has none, and may come after.
+    # Lambda's own errors have classes, and come before the function starts. A gateway's 5xx may come after that.
     is_lambdas = type(error) is not ClientError
     return (
         _http_status(error) == 429

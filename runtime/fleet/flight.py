@@ -6,15 +6,13 @@ import itertools
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from lambda_actor.errors import CacheError, WireError
 from lambda_actor.inline import LATE
-from lambda_actor.spaces import Spaces
-from runtime.errors import ActorsKeepFailingError, BudgetError
+from runtime.errors import ActorsKeepFailingError
 from runtime.fleet.actors import (
     Actor,
     ActorSpec,
@@ -27,7 +25,7 @@ from runtime.fleet.failures import Failures
 from runtime.fleet.interfaces import Cache, Fleet
 from runtime.money.meter import Meter
 from runtime.money.model import INIT_SECONDS_MAX
-from runtime.money.work import ACTOR, Outcome, Work
+from runtime.money.work import Outcome, Work
 from runtime.records.observers import EventSink
 
 GIVE_UP_S = 10.0
@@ -36,7 +34,7 @@ GIVE_UP_S = 10.0
 
 @dataclass(eq=False)
 class Group:
-    """Actors that are counted together: an attempt at a round, a stream, a pool's call, or a prewarming.
+    """Actors that are counted together: an attempt at a round, a stream, or a pool's call.
 
     Attributes:
         prefix: First part of their invocation ids.
@@ -252,45 +250,6 @@ class Flight:
                 self.end(reason)
         self.tidy()
 
-    def prewarm(self, actors: int, event: Mapping[str, Any], timeout_s: float) -> None:
-        """Makes actors import everything and reach the cache, before the first round, and waits for them.
-
-        Args:
-            actors: Number of actors; fewer if the budget requires it.
-            event: Event for each of them, without the id; see `lambda_actor.handler`.
-            timeout_s: Time limit for each, without its startup.
-
-        Raises:
-            BudgetError: The budget has no room for a single actor.
-            ActorsKeepFailingError: No actor started.
-        """
-        works = [Work(ACTOR, slot) for slot in range(actors)]
-        works = works[: self._meter.reserve(works)]
-        if not works:
-            raise BudgetError(
-                f"the budget does not hold even one actor: {self._meter.free_usd:.4f} USD of it are free, after "
-                "what the deployment has cost so far"
-            )
-        started_s = self.clock()
-        limit_s = timeout_s + INIT_SECONDS_MAX
-        self._save_ledger()
-        # Prewarmed actors have no trajectory that any spaces would fit.
-        spec = ActorSpec({"prewarm": True, **event}, Spaces((1,), action_size=1), 0, timeout_s)
-        group = Group("prewarm")
-        self.start(group, spec, works, range(len(works)))
-        self.finish(started_s + limit_s, f"no answer within {limit_s:.0f} s")
-        self._save_ledger()
-        self._events.append(
-            "actors_prewarmed",
-            actors=len(works),
-            failed=group.tally.failed,
-            usd=group.usd,
-            seconds=self.clock() - started_s,
-            error=group.tally.last_error,
-        )
-        if group.tally.failed == len(works):
-            raise ActorsKeepFailingError("no actor starts: ", group.tally.last_error)
-
     def tidy(self) -> None:
         """Makes the cache drop data that no actor in flight needs, and records trajectories that came too late."""
         continued = {actor.episode_id for actor in self.in_flight.values()}
@@ -345,8 +304,6 @@ class Flight:
             # It is paid, whether what it brought can be fetched or not.
             self._settle(actor, outcome, 0)
             raise
-        if outcome.replaced_process:
-            self._events.append("actor_process_replaced", reason=outcome.replaced_process)
         before_usd = self._meter.spent_usd
         seconds = self._settle(actor, outcome, len(taken or b"") + (delivered_bytes or 0))
         group.usd += self._meter.spent_usd - before_usd
@@ -357,7 +314,7 @@ class Flight:
             return
         trajectory, error = self._found(group, actor, outcome, taken)
         group.tally.add(actor, outcome, seconds, is_lost=trajectory is None)
-        if trajectory is not None or not (entry.reason or "prewarm" in actor.spec.event):
+        if trajectory is not None or not entry.reason:
             self._judge(group, actor, outcome, trajectory, error)
             if trajectory is None:
                 self._replace(group, actor)
@@ -377,7 +334,7 @@ class Flight:
                 return decode_trajectory(taken, actor), ""
             except WireError as error:
                 return None, f"{type(error).__name__}: {error}"
-        if outcome.response is None or "prewarm" in actor.spec.event:
+        if outcome.response is None:
             return None, outcome.error
         if outcome.response["status"] != LATE:
             return None, "its trajectory was accepted, but is not in the cache any more"

@@ -136,8 +136,6 @@ class InlineFleet(PassingFleet):
 
     def _loaded(self, invocation: Invocation) -> Invocation:
         event = invocation.event
-        if "prewarm" in event:
-            return invocation
         return replace(
             invocation,
             event={

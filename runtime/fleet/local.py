@@ -203,19 +203,17 @@ class LocalFleet:
     def _run(self, index: int) -> None:
         """Runs one process, and those that replace it, until the fleet closes; in a thread."""
         try:
-            process, replaced = self._processes[index], ""
+            process = self._processes[index]
             while True:
                 with suppress(EOFError, OSError):
-                    self._serve(process, replaced)
+                    self._serve(process)
                 code = process.end(0.0 if process.killed_for else DEATH_PATIENCE_S)
                 process.connection.close()
                 with self._changed:
                     if self._closing.is_set():
                         return
-                    replaced = self._ended(
-                        index, process, f"its process ended with {how_it_ended(code)}"
-                    )
-                if not (process.batch or replaced):
+                    self._ended(index, process, f"its process ended with {how_it_ended(code)}")
+                if process.init_cpu_s is None and not process.batch:
                     # It cannot start, and nothing waits: do not spin.
                     time.sleep(_RESTART_PAUSE_S)
                 process = self._start_process()
@@ -229,11 +227,8 @@ class LocalFleet:
                 self._failure = f"{type(failure).__name__}: {failure}"
                 self._changed.notify_all()
 
-    def _serve(self, process: _Process, replaced: str) -> None:
+    def _serve(self, process: _Process) -> None:
         """Lets a process serve what it is given, until it or the fleet ends.
-
-        Args:
-            replaced: How its predecessor ended, if that was idle.
 
         Raises:
             EOFError, OSError: It has ended.
@@ -264,12 +259,11 @@ class LocalFleet:
             for _ in events:
                 message = json.loads(connection.recv_bytes())
                 with self._changed:
-                    self._answered(process, message, replaced)
-                replaced = ""
+                    self._answered(process, message)
 
     # With the lock held
 
-    def _answered(self, process: _Process, message: Mapping[str, Any], replaced: str) -> None:
+    def _answered(self, process: _Process, message: Mapping[str, Any]) -> None:
         share = vcpu_share(self._setup.memory_mib)
         billed_s = message["cpu_s"] / share + (message["waited_s"] or 0.0)
         self._report(
@@ -283,7 +277,6 @@ class LocalFleet:
                 init_cpu_s=process.init_cpu_s or 0.0,
                 cpu_s=message["cpu_s"] if process.served and len(process.batch) == 1 else 0.0,
                 waited_s=message["waited_s"],
-                replaced_process=replaced,
                 error_type=message["error_type"],
             )
         )
@@ -293,8 +286,8 @@ class LocalFleet:
             process.each_s = (time.monotonic() - process.since_s) / len(process.batch)
             self._assign()
 
-    def _ended(self, index: int, process: _Process, death: str) -> str:
-        """Reports what an ended process served; returns how it ended if it was idle.
+    def _ended(self, index: int, process: _Process, death: str) -> None:
+        """Reports what an ended process served.
 
         If it had several, those not abandoned are served again, each alone; those of a batch once, together. A process
         that dies before it was ready takes a waiting invocation with it. Otherwise an actor that cannot start would be
@@ -305,9 +298,7 @@ class LocalFleet:
         used_s, ending = 0.0, list(process.unanswered)
         if process.init_cpu_s is None:
             ending = process.batch = self._taken(index, 1)
-        elif not ending:
-            return end.error
-        else:
+        elif ending:
             used_s = (time.monotonic() - process.since_s) / len(process.batch)
         for invocation in reversed(ending):
             if len(process.batch) > 1 and invocation.invocation_id not in self._suspects:
@@ -322,7 +313,6 @@ class LocalFleet:
                     init_s=(process.init_cpu_s or 0.0) / vcpu_share(self._setup.memory_mib),
                 )
             )
-        return ""
 
     def _assign(self) -> None:
         """Gives waiting invocations to free processes."""

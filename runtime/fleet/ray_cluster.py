@@ -2,15 +2,13 @@
 
 Ray queues tasks beyond its capacity. A task streams two messages, both bytes: that it has begun, and its answer. A task
 that dies with its worker or its node has no answer, is never repeated, and affects no other. If the head dies, Ray
-would end this process after a minute, in the middle of an update. A setting makes Ray wait instead: `wait` asks the
-head, so the run ends after the update, with an error that names the head. After `kill -9` of this process, a cluster
-that it started ends by itself within about two minutes, and one that it joined drops the run's tasks.
+ends this process after a minute, and the run can be resumed. After `kill -9` of this process, a cluster that it started
+ends by itself within about two minutes, and one that it joined drops the run's tasks.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import socket
@@ -36,16 +34,8 @@ _BEGUN = b""
 _ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
 """Memory for messages in transit, in a cluster started here."""
-_LOCAL_SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": str(7 * 86_400),
-}
-"""For this process and a cluster that it starts: seconds until Ray ends a process without a head. A week is longer than
-any update."""
-_LOOK_S = 5.0
-"""Seconds between checks of the head."""
-_SILENCE_S = 20.0
-"""Longest silence of the head, which may be replaced."""
+_LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0"}
+"""For this process and a cluster that it starts."""
 
 
 def play(message: bytes) -> Iterator[bytes]:
@@ -69,51 +59,6 @@ class _Task:
     begun_s: float | None = None
 
 
-class Head:
-    """The head of a Ray cluster.
-
-    Attributes:
-        is_gone: Whether it has been silent for too long; requests to its cluster might not return, so none are made.
-    """
-
-    def __init__(self, address: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Does not contact the head yet.
-
-        Args:
-            address: ``HOST:PORT``.
-            clock: Monotonic seconds.
-        """
-        host, _, port = address.rpartition(":")
-        self._address = address
-        self._place = host.strip("[]"), int(port)
-        self._clock = clock
-        self._next_look_s = -math.inf
-        self._silent_since_s = math.inf
-        self.is_gone = False
-
-    def look(self) -> None:
-        """Asks whether it is there, unless just asked.
-
-        Raises:
-            FleetError: It has been silent for too long.
-        """
-        now_s = self._clock()
-        if now_s < self._next_look_s:
-            return
-        self._next_look_s = now_s + _LOOK_S
-        try:
-            socket.create_connection(self._place, _LOOK_S).close()
-            self._silent_since_s = math.inf
-        except OSError as error:
-            self._silent_since_s = min(self._silent_since_s, now_s)
-            if now_s - self._silent_since_s >= _SILENCE_S:
-                self.is_gone = True
-                raise FleetError(
-                    f"the head of the Ray cluster, {self._address}, has not answered for {_SILENCE_S:g} s "
-                    f"({error}): --resume continues the run on a cluster that does"
-                ) from None
-
-
 class RayFleet:
     """Runs invocations as tasks of a Ray cluster; see `runtime.fleet.interfaces.Fleet`.
 
@@ -127,7 +72,6 @@ class RayFleet:
         *,
         address: str | None = None,
         cpus_per_task: float = 1.0,
-        head: Head | None = None,
     ) -> None:
         """Joins a cluster, or starts one, unless this process already belongs to one.
 
@@ -136,7 +80,6 @@ class RayFleet:
                 once.
             address: ``HOST:PORT`` of the cluster, ``auto`` for the cluster of this machine, None to start one.
             cpus_per_task: CPUs per invocation.
-            head: Head of the cluster; None = the one that Ray names.
 
         Raises:
             FleetError: The cluster does not answer, or no node has that many CPUs.
@@ -149,7 +92,6 @@ class RayFleet:
         self._has_opened = not ray.is_initialized()
         if self._has_opened:
             _open(ray, address, setup.concurrency)
-        self._head = head or Head(ray.get_runtime_context().gcs_address)
         self._tasks: dict[Any, _Task] = {}
         self._ended: list[Outcome] = []
         found = _cpus_by_node(ray)
@@ -185,15 +127,12 @@ class RayFleet:
         """Returns what ended since the last call; see `runtime.fleet.interfaces.Fleet`.
 
         Raises:
-            FleetError: The cluster, or its head, does not answer.
+            FleetError: The cluster does not answer.
         """
         until_s = time.monotonic() + timeout_s
         while True:
-            self._head.look()
             left_s = until_s - time.monotonic()
-            self._look(
-                0.0 if self._ended else max(0.0, min(left_s, self._until_overdue_s(), _LOOK_S))
-            )
+            self._look(0.0 if self._ended else max(0.0, min(left_s, self._until_overdue_s())))
             self._end(
                 [stream for stream, task in self._tasks.items() if self._left_s(task) <= 0.0],
                 lambda task: Outcome.timed_out(
@@ -206,8 +145,7 @@ class RayFleet:
 
     def abandon(self, invocation_ids: Sequence[str]) -> None:
         """Kills the workers of begun invocations, and drops waiting ones."""
-        if not self._head.is_gone:
-            self._look(0.0)
+        self._look(0.0)
         given_up = set(invocation_ids)
         self._end(
             [stream for stream, task in self._tasks.items() if task.invocation_id in given_up],
@@ -223,7 +161,7 @@ class RayFleet:
 
     def close(self) -> None:
         """Ends all tasks, and leaves the cluster, which ends if it was started here; idempotent."""
-        if self._ray.is_initialized() and not self._head.is_gone:
+        if self._ray.is_initialized():
             for stream in self._tasks:
                 self._ray.cancel(stream, force=True)
             if self._has_opened:
@@ -274,9 +212,8 @@ class RayFleet:
         """Ends tasks, without waiting for Ray to confirm."""
         for stream in streams:
             task = self._tasks.pop(stream)
-            if not self._head.is_gone:
-                with self._talking():
-                    self._ray.cancel(stream, force=True)
+            with self._talking():
+                self._ray.cancel(stream, force=True)
             self._ended.append(end(task))
 
     def _left_s(self, task: _Task) -> float:

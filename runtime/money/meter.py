@@ -238,7 +238,7 @@ class Meter:
             # A provisioned environment starts before billing begins.
             is_cold = outcome.init_s > 0.0
             is_provisioned = is_provisioned and not is_cold
-        elif is_cold := bool(outcome.replaced_process) or self._starts_cold(work):
+        elif is_cold := self._starts_cold(work):
             billed_s += min(
                 outcome.init_s, self._init_s if work.role == ACTOR else INIT_SECONDS_MAX
             )

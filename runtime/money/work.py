@@ -65,7 +65,6 @@ class Outcome:
         cpu_s, init_cpu_s: Measured CPU seconds of the invocation, if it made no environment and was served alone, and
             of its start-up, if known.
         waited_s: Seconds that its environment waited for something other than a CPU; None if they are unknown.
-        replaced_process: How a process that was idle ended, if this is the first invocation of its replacement.
     """
 
     invocation_id: str
@@ -79,7 +78,6 @@ class Outcome:
     cpu_s: float = 0.0
     init_cpu_s: float = 0.0
     waited_s: float | None = 0.0
-    replaced_process: str = ""
     error_type: str = ""
 
     @classmethod

@@ -68,7 +68,6 @@ class Resources:
         actor_event: How actors reach the cache: fields of every actor's event.
         facts: Facts about it for users, by label.
         elsewhere: The run's records outside its directory.
-        prewarmed_actors: Actors to start once before the first round, to prove that they can start; 0 for none.
         learner: Trains the policy; None if this process does.
         ran_s: Seconds that a killed process can have run after its last ledger; infinite if unknown.
     """
@@ -79,7 +78,6 @@ class Resources:
     actor_event: Mapping[str, Any]
     facts: Mapping[str, str]
     elsewhere: RecordsElsewhere = RecordsElsewhere()
-    prewarmed_actors: int = 0
     learner: LearnerFunctions | None = None
     ran_s: float = math.inf
 

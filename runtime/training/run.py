@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lambda_actor.errors import ActorError
-from runtime.errors import ActorsKeepFailingError, RunDirectoryError, RunError
+from runtime.errors import RunDirectoryError, RunError
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.opening import ShieldedStack
 from runtime.records import layout
@@ -218,25 +218,12 @@ class _Training:
     def run_loop(self) -> _Ended:
         """Runs the loop to its end, whatever that is."""
         try:
-            try:
-                self._prewarm()
-            except ActorsKeepFailingError:
-                # Try once more, since all of a few actors may fail by chance.
-                self._prewarm()
             self._run.resources.elsewhere.begins()
             return _Ended(self._loop.run())
         except KeyboardInterrupt as interrupt:
             return _Ended("interrupted", getattr(interrupt, "exit_code", 130))
         except Exception as failure:
             return _Ended("failed", 1, failure)
-
-    def _prewarm(self) -> None:
-        """Checks that actors start and reach the cache."""
-        run = self._run
-        if run.resources.prewarmed_actors:
-            self._loop.roles.rollouts.flight.prewarm(
-                run.resources.prewarmed_actors, run.actor_event, run.experiment.actor.timeout_s
-            )
 
     def conclude(
         self, ended: _Ended, name: str, started_s: float, *, was_resumed: bool

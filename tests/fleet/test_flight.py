@@ -1,10 +1,9 @@
-"""A round's actors, and those before the first round, on a fleet and a cache that play a script."""
+"""A round's actors, on a fleet and a cache that play a script."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from lambda_actor import wire
 from lambda_actor.errors import CacheUnavailableError
-from runtime.errors import ActorsKeepFailingError, BudgetError
+from runtime.errors import ActorsKeepFailingError
 from runtime.fleet.actors import Actor, ActorSpec, OpenEpisodeRecord
 from runtime.fleet.episodes import OpenEpisodes
 from runtime.fleet.failures import Failures, Patience
@@ -52,12 +51,10 @@ from tests.fleet.parts import (
     read_events,
     reserved,
 )
-from tests.helpers import cost_model
 
 LIMIT_S, DEADLINE_S = 60.0, 100.0
 TWICE = replace(OK, outcomes=2)
-LOST = replace(OK, replaced_process="its process ended with SIGKILL")
-BRINGS = (OK, CRASHED_AFTER_SUBMIT, SUBMITS_AND_HANGS, TWICE, LOST)
+BRINGS = (OK, CRASHED_AFTER_SUBMIT, SUBMITS_AND_HANGS, TWICE)
 REPLACED = (ERROR, CRASHED, TIMEOUT)
 PLAYS = (*BRINGS, *REPLACED, NEVER_RETURNS, NEVER_STARTED, DEAF, LATE_COMER)
 
@@ -124,10 +121,10 @@ class Round:
 
 
 def billed_s(play: Play) -> float | None:
-    """Seconds of its bill, which is a warm actor's unless its process was lost; None if it never began."""
+    """Seconds of its bill, which is a warm actor's; None if it never began."""
     if play is DEAF:
         return LIMIT_S
-    return play.billed_s + play.init_s * (play is LOST) if play.was_started else None
+    return play.billed_s if play.was_started else None
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -206,8 +203,6 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
         for key, sent in answers.items()
     }
     assert reserved(round_.meter) == {"round"} and not (round_.cache.doors or round_.cache.episodes)
-    lost_ones = [play for play in played.values() if play is LOST]
-    assert len(round_.events("actor_process_replaced")) == len(lost_ones)
     failed = {key for key, play in played.items() if play in REPLACED and key[0] not in given_up}
     assert {(one["slot"], one["attempt"]) for one in round_.events("actor_failed")} == failed
     # An actor that the fleet cannot kill asks the cache whether it may continue.
@@ -358,41 +353,3 @@ def test_a_replacement_that_the_budget_cannot_hold_is_refused_and_recorded(tmp_p
     assert (refused["slot"], "budget" in refused["reason"]) == (1, True)
     assert len(round_.ids(1)) == 1 and round_.events("actor_replaced") == []
     assert reserved(round_.meter) == {"round"} and round_.meter.budget.free_usd >= 0
-
-
-# Before the first round
-
-WARM = replace(OK, submits=None, billed_s=2.5)
-WORST_USD = cost_model(make_experiment()).roles[ACTOR].worst_case_usd()
-
-
-def prewarm(
-    tmp_path: Path, plays: Sequence[Play], words: str = "", *, usd: float = 1000.0
-) -> Round:
-    """Prewarms three actors, which must fail in these words, if any."""
-    round_ = Round(tmp_path, lambda event, nth: plays[event["slot"]], slots=0, usd=usd)
-    errors = (ActorsKeepFailingError, BudgetError)
-    with pytest.raises(errors, match=words) if words else nullcontext():
-        round_.flight.prewarm(3, {"run_id": "r", "round_index": 0}, LIMIT_S)
-    return round_
-
-
-def test_prewarmed_are_reserved_and_saved_before_they_start_and_settled_when_they_ended(
-    tmp_path: Path,
-):
-    round_ = prewarm(tmp_path, [WARM, CRASHED], usd=2.5 * WORST_USD)
-    reserved_usd = pytest.approx(2 * WORST_USD)
-    steps = [entry for entry in round_.log if entry[0] in ("start", "ledger")]
-    assert steps == [("ledger", reserved_usd), ("start", (0, 1)), ("ledger", 0.0)]
-    (event,) = round_.events("actors_prewarmed")
-    assert (event["actors"], event["failed"]) == (2, 1)
-    assert event["usd"] == round_.meter.spent_usd > 0.0
-    poor = prewarm(tmp_path, [], "does not hold even one actor", usd=0.5 * WORST_USD)
-    assert poor.fleet.started == []
-
-
-@pytest.mark.parametrize("plays", [[NEVER_RETURNS, ERROR, NEVER_STARTED], [DEAF, DEAF, ERROR]])
-def test_if_all_prewarmed_fail_the_run_ends_with_the_root_error(tmp_path: Path, plays: list[Play]):
-    round_ = prewarm(tmp_path, plays, "no actor starts: RuntimeError: broken joint")
-    assert round_.events("actors_prewarmed")[0]["failed"] == 3
-    assert round_.log[-1][0] == "ledger" and round_.meter.reserved_usd == 0.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ from tests.fleet.test_fleets import (  # noqa: F401  # The contract, with `kind`
     test_given_up_actors_end_whether_they_run_or_wait,
     test_many_more_actors_than_fit_at_once_all_come_back_once,
 )
-from tests.helpers import PATIENCE_S, SMALL_EXPERIMENT, events, overrides, rounds, summary, train
+from tests.helpers import SMALL_EXPERIMENT, overrides, rounds, summary, train
 
 CPUS = 2
 SAME = ("env_steps_total", "episode_return_mean", "policy_loss", "value_loss", "entropy", "kl")
@@ -57,54 +55,6 @@ def kind() -> Kind:
     died = dict.fromkeys(("exiting", "killed", "segfaulting"), "worker")
     # The limit of a new worker includes its imports.
     return Kind(ray_fleets, False, died | {"hanging": "timed out after 4 s"}, limit_s=4.0)
-
-
-def test_a_head_that_dies_during_a_long_update_is_named_when_it_is_over() -> None:
-    """Ray itself would end the process later, here after one second: in the middle, with status 1."""
-    program = """
-import itertools, os, signal, sys, time
-from pathlib import Path
-import ray
-from runtime.errors import FleetError
-from runtime.fleet import FleetSetup
-from runtime.fleet.ray_cluster import Head, RayFleet
-
-setup = FleetSetup(concurrency=1, timeout_s=60.0, memory_mib=1769, log_path=Path("unused"))
-RayFleet(setup)
-address = ray.get_runtime_context().gcs_address
-fleet = RayFleet(setup, head=Head(address, clock=itertools.count(0.0, 10.0).__next__))
-children = [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-(server,) = [pid for pid in children if b"gcs_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-os.kill(server, signal.SIGKILL)
-time.sleep(2.5)
-try:
-    while True:
-        fleet.wait(0.0)
-except FleetError as error:
-    print(address, error)
-    sys.stdout.flush()
-    os._exit(0)
-"""
-    place = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env={
-                **os.environ,
-                "RAY_TMPDIR": place,
-                "RAY_AUTH_MODE": "disabled",
-                "RAY_gcs_rpc_server_reconnect_timeout_s": "1",
-            },
-        )
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-    assert done.returncode == 0, done.stderr
-    address, _, words = done.stdout.partition(" ")
-    assert words.startswith(f"the head of the Ray cluster, {address}, has not answered for 20 s")
-    assert "--resume continues the run on a cluster that does" in words
 
 
 def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(
@@ -148,5 +98,3 @@ def test_rounds_are_those_of_the_local_fleet_and_the_nodes_are_the_bill(
     assert last["spent_usd"] >= sum(row["round_s"] for row in rounds_of["ray"]) * 2 * 0.5 / 3600
     assert last["spent_usd"] <= found["spent_usd"] <= 1.0
     assert found["cost_basis"] == "metered"
-    [warm] = events(tmp_path / "ray", "actors_prewarmed")
-    assert (warm["actors"], warm["failed"], warm["usd"]) == (CPUS, 0, 0.0)

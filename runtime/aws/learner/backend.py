@@ -141,12 +141,10 @@ class AwsBackend:
             events=opening.events,
             now=self._now,
         )
-        prewarmed = min(concurrency, experiment.scaler.smallest_round)
         return replace(
             opened,
             facts={**opened.facts, **self._facts(concurrency)},
             elsewhere=records,
-            prewarmed_actors=0 if opened.learner else prewarmed,
             learner=opened.learner or self._reach_learner(opening, self._results),
         )
 

@@ -100,7 +100,6 @@ class RayBackend:
                 f"{'node' if nodes == 1 else 'nodes'}, {at_once} actors at once",
                 "bill": f"the hours of the nodes, ${opened.meter.burn_usd_per_hour:.4f} an hour together",
             },
-            prewarmed_actors=min(at_once, experiment.scaler.most_actors),
             learner=open_learner(opening) if experiment.learner.kind == "stellaris" else None,
         )
 

@@ -22,7 +22,6 @@ _INDENT = 28
 _PROVISIONED_BLOCK_S = 300.0
 _EVENTS = {
     "run_started": "begins a run, or goes on with it",
-    "actors_prewarmed": "{actors} actors started, {failed} failed",
     "actor_failed": "slot {slot}, try {attempt}: {error:.150}",
     "actor_replaced": "slot {slot} is tried again",
     "budget_exhausted": "the budget does not hold round {round_index}",

@@ -56,7 +56,7 @@ class Elsewhere(RecordsElsewhere):
 
     def open(self, opening: Opening) -> Resources:
         facts = {"place": "elsewhere"}
-        return replace(self._inside.open(opening), facts=facts, elsewhere=self, prewarmed_actors=1)
+        return replace(self._inside.open(opening), facts=facts, elsewhere=self)
 
     def spent_usd(self) -> float:
         return 0.125
@@ -97,7 +97,6 @@ def test_a_run_needs_of_a_backend_what_the_port_says(file: Path, tmp_path: Path)
     assert (result.summary["cost_basis"], result.summary["rounds"]) == ("metered", 2)
     assert result.summary["spent_usd"] > 0.125, "the other records' cost counts"
     assert events(out, "spent_elsewhere")[0]["usd"] == 0.125
-    assert events(out, "actors_prewarmed")[0]["actors"] == 1
 
 
 def test_what_a_backend_raises_ends_the_run_and_is_handed_on(file: Path, tmp_path: Path):
