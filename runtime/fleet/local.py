@@ -32,11 +32,8 @@ from runtime.records.layout import LOCK
 
 _START_TIMEOUT_S = 120.0
 _RESTART_PAUSE_S = 0.5
-LOG_BYTES_MAX = 64 * 2**20
-"""Limit for the actors' output in a session; an environment may print without end."""
-_LOG_CUT = b"\n[more was printed, and is left out]\n"
-LOG_LOOK_S = 1.0
-"""Seconds between checks of time limits and of the log's size while actors play."""
+LOOK_S = 1.0
+"""Seconds between checks of time limits."""
 
 
 class _Process(Child):
@@ -117,7 +114,6 @@ class LocalFleet:
         self._outcomes: list[Outcome] = []
         self._failure = ""
         self._processes: list[_Process] = []
-        log_bytes = setup.log_path.stat().st_size if setup.log_path.exists() else 0
         try:
             for _ in range(self.concurrency):
                 self._processes.append(self._start_process())
@@ -125,9 +121,7 @@ class LocalFleet:
             for process in self._processes:
                 process.end()
             raise FleetError(f"no actor process can be started: {error}") from error
-        self._threads = [
-            threading.Thread(target=self._watch, args=[log_bytes + LOG_BYTES_MAX], daemon=True)
-        ] + [
+        self._threads = [threading.Thread(target=self._watch, daemon=True)] + [
             threading.Thread(target=self._run, args=[index], daemon=True)
             for index in range(self.concurrency)
         ]
@@ -180,25 +174,21 @@ class LocalFleet:
         for thread in self._threads:
             thread.join()
 
-    def _watch(self, log_bytes_max: int) -> None:
-        """Kills processes whose time is over, and cuts their log; in a thread."""
-        log_path, is_closing = self._setup.log_path, False
+    def _watch(self) -> None:
+        """Kills processes whose time is over; in a thread."""
+        lock = self._setup.log_path.with_name(LOCK)
+        is_closing = False
         while not is_closing:
             with self._changed:
-                is_closing = self._changed.wait_for(self._closing.is_set, LOG_LOOK_S)
+                is_closing = self._changed.wait_for(self._closing.is_set, LOOK_S)
                 playing = [process for process in self._processes if process.limit_s < math.inf]
                 for process in playing:
                     if time.monotonic() - process.since_s > process.limit_s:
                         process.kill_for(Outcome.timed_out("", process.limit_s))
-            with suppress(FileNotFoundError):
-                if playing:
+            if playing:
+                with suppress(FileNotFoundError):
                     # When a run was killed, its lock says until when it ran; see `runtime.training.backends`.
-                    os.utime(log_path.with_name(LOCK))
-            with suppress(FileNotFoundError):
-                if log_path.stat().st_size > log_bytes_max + len(_LOG_CUT):
-                    with open_to_write(log_path, os.O_APPEND) as log:
-                        log.truncate(log_bytes_max)
-                        log.write(_LOG_CUT)
+                    os.utime(lock)
 
     def _run(self, index: int) -> None:
         """Runs one process, and those that replace it, until the fleet closes; in a thread."""

@@ -43,7 +43,6 @@ def _burn() -> None:
 
 def _print() -> None:
     print(os.environ.get("FLEET_SECRET"), flush=True)
-    os.write(2, b"x" * 100_000)
 
 
 def _hang_with_a_program() -> None:

@@ -2,9 +2,8 @@
 
 An event that names a ``job`` asks for one gradient of an update instead (`runtime.learner.functions.gradients`).
 
-The same code runs inside AWS Lambda and in a local process. It needs torch, but no network except the store. A sandbox
-keeps the learner that it trained last, and loads nothing if the next update starts from exactly that state. It never
-keeps a learner whose result did not count.
+The same code runs inside AWS Lambda and in a local process. It needs torch, but no network except the store. It keeps
+nothing between two updates.
 
 torch is imported by the first invocation that needs it. Lambda gives a sandbox ten seconds to start. If that takes
 longer, it starts again and is billed twice. From a cold image torch may take that long
@@ -13,7 +12,6 @@ longer, it starts again and is billed twice. From a cold image torch may take th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,11 +19,8 @@ from runtime.learner import make_learner
 from runtime.learner.functions.messages import decode_state, encode_result, stored, stored_state
 from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
-from runtime.learner.interfaces import Batch, Learner
+from runtime.learner.interfaces import Batch
 from runtime.learner.spec import spec_of
-
-trained: dict[str, Learner] = {}
-"""The learner that this process trained last, by store, session and specification."""
 
 
 def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -55,15 +50,9 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
     store = open_store(event["store"])
     token = event["token"]
     version = event["policy_version"]
-    key = f"{event['store']} {token} {json.dumps(event['learner'], sort_keys=True)}"
-    learner = trained.pop(key, None)
-    trained.clear()
-    if learner is None or learner.policy_version != version:
-        learner = make_learner(spec_of(event["learner"]), device="cpu")
-        learner.set_state(stored_state(store, token, version))
+    learner = make_learner(spec_of(event["learner"]), device="cpu")
+    learner.set_state(stored_state(store, token, version))
     batch = Batch(**decode_state(stored(store, object_name(token, "batch", version))).arrays)
     update = learner.update(batch, progress=event["progress"])
-    name = object_name(token, "result", version + 1)
-    if store.put(name, encode_result(learner.get_state(), update)):
-        trained[key] = learner
+    store.put(object_name(token, "result", version + 1), encode_result(learner.get_state(), update))
     return answer

@@ -19,7 +19,7 @@ from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.cache_server import EmbeddedServer
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Fleet
-from runtime.fleet.local import LOG_LOOK_S
+from runtime.fleet.local import LOOK_S
 from runtime.fleet.opening import Opening, open_fleet
 from runtime.fleet.settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER
@@ -111,7 +111,7 @@ def ran_after_ledger_s(directory: RunDirectory) -> float:
     """
     try:
         ended_s = (directory.path / LOCK).stat().st_mtime
-        return max(0.0, ended_s - (directory.path / LEDGER).stat().st_mtime) + LOG_LOOK_S
+        return max(0.0, ended_s - (directory.path / LEDGER).stat().st_mtime) + LOOK_S
     except OSError:
         return math.inf
 
