@@ -16,7 +16,7 @@
 # make figures  draw Stellaris' pictures from its results, and write its page
 # make lock    rewrite the images' lock files after a change of constraints.txt; needs uv
 # make docs    rewrite the generated docs and pictures
-# make clean   remove .venv, cdk.out, rehearsals and the CDK's command line
+# make clean   remove .venv, cdk.out and rehearsals
 # Variables: EXPERIMENT=FILE.yaml  ARGS="more arguments of the command"  PYTHON=python3.12  TORCH_INDEX_URL=https://…
 PYTHON ?= python3
 EXPERIMENT ?= experiments/hopper.yaml
@@ -137,7 +137,7 @@ docs: setup-dev
 	set -e; for picture in rooms round deployment stellaris instances; do $(BIN)/python docs/pictures/make_$$picture.py; done
 
 clean:
-	rm -rf $(VENV) cdk.out rehearsals build/cdk
+	rm -rf $(VENV) cdk.out rehearsals
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

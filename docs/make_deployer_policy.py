@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -24,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402
 
-from stacks.deploy.cdk import CLI, run_cdk  # noqa: E402
+from stacks.deploy.cdk import run_cdk  # noqa: E402
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer  # noqa: E402
 from tests.simulators.rehearsal.account import DEPLOYER, DEPLOYER_POLICY, let_in  # noqa: E402
 from tests.simulators.rehearsal.recording import decisions  # noqa: E402
@@ -39,7 +40,6 @@ EVERYTHING = json.dumps(
 BOOTSTRAP_POLICY = DEPLOYER_POLICY.with_name("bootstrap_policy.json")
 NOT_PLAYED: Mapping[str, set[str]] = {
     "sts:AssumeRole": {"arn:aws:iam::*:role/cdk-hnb659fds-*"},
-    "iam:CreateServiceLinkedRole": {"arn:aws:iam::*:role/aws-service-role/spot.amazonaws.com/*"},
     "pricing:GetProducts": {"*"},
     "cloudformation:DescribeStacks": {"*"},
     "cloudformation:DeleteStack": {"arn:aws:cloudformation:*:*:stack/Nitro-*/*"},
@@ -47,7 +47,7 @@ NOT_PLAYED: Mapping[str, set[str]] = {
 }
 """Rights beyond the recorded calls. The scenario prints the CDK's commands instead of running them. `cdk deploy` uses
 the bootstrap's roles, whose names begin like this (AWS CDK Developer Guide, "Bootstrap your environment"). `make
-deploy` also makes the role for spot instances and asks for prices, while the scenario uses the dated ones. `stop` names
+deploy` also asks for prices, while the scenario has a file of them. `stop` names
 the stacks that there are if there is none of that name, deletes a stack itself if the guard is silent, and names what
 could not be deleted."""
 BOOTSTRAPPED = {
@@ -123,8 +123,13 @@ def bootstrapping(calls: Path) -> Rights:
     found: Rights = defaultdict(set)
     for _, one in decisions(calls):
         found[one["action"]].add(re.sub("/[^/]*$", "/*", general(one["resource"])))
-    template = CLI / "node_modules/aws-cdk/lib/api/bootstrap/bootstrap-template.yaml"
-    for action in _creations(yaml.load(template.read_text(), yaml.BaseLoader)):
+    shown = subprocess.run(
+        [sys.executable, "-m", "stacks.deploy.cdk", "bootstrap", "--show-template"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        check=True,
+    ).stdout
+    for action in _creations(yaml.load(shown, yaml.BaseLoader)):
         service = action.partition(":")[0]
         # By default it makes no KMS key and no table, and it passes no role.
         if (

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aws_cdk import CfnOutput, Duration, Stack, Tags
-from aws_cdk import aws_cloudwatch as cloudwatch
-from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
-from aws_cdk import aws_sns as sns
+from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
 from runtime.aws.guard.stacks import tags_of_limits
-from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT, METRIC_NAMESPACE
+from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT
 from stacks.constructs.actor_function import ActorFunction
 from stacks.constructs.cache import CacheConstruct
 from stacks.constructs.coordinator import Coordinator
@@ -21,8 +18,6 @@ from stacks.guard import GuardStack
 from stacks.network import NetworkStack
 from stacks.plan import Plan
 from stacks.results import ResultsStack
-
-SPENT_SHARE = 0.9
 
 
 class ExperimentStack(Stack):
@@ -59,7 +54,6 @@ class ExperimentStack(Stack):
             outputs["ResultsBucket"] = results.bucket.bucket_name
             outputs["ResultsPrefix"] = plan.prefix
             outputs["DashboardUrl"] = guard.dashboard.url
-            self._add_alarm(plan, guard.reports)
         if plan.has_instance:
             learner = LearnerInstance(
                 self,
@@ -96,27 +90,6 @@ class ExperimentStack(Stack):
         # The guard finds the stack by these tags. They identify the experiment on the bill, and its leftovers.
         for name, value in _tags(plan).items():
             Tags.of(self).add(name, value)
-
-    def _add_alarm(self, plan: Plan, reports: sns.ITopic) -> None:
-        """Adds the alarm for what somebody may act on before the guard's own report: the money runs out."""
-        usd = SPENT_SHARE * plan.experiment.budget.usd
-        alarm = cloudwatch.Alarm(
-            self,
-            "Spending",
-            metric=cloudwatch.Metric(
-                namespace=METRIC_NAMESPACE,
-                metric_name="SpentUsd",
-                statistic="Maximum",
-                period=Duration.minutes(1),
-                dimensions_map={"Experiment": plan.name, "Run": plan.run},
-            ),
-            threshold=usd,
-            evaluation_periods=1,
-            comparison_operator=cloudwatch.ComparisonOperator.GREATER_THAN_THRESHOLD,
-            treat_missing_data=cloudwatch.TreatMissingData.NOT_BREACHING,
-            alarm_description=f"{SPENT_SHARE:.0%} of the budget is spent",
-        )
-        alarm.add_alarm_action(cloudwatch_actions.SnsAction(reports))
 
 
 def _tags(plan: Plan) -> dict[str, str]:

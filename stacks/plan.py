@@ -66,7 +66,6 @@ LAUNCHES_MAX = 3
 """Most instances that a deployment launches; without an instance, tries of each leg of the coordinator."""
 _ELASTICACHE_NAME_CHARACTERS = 40
 _ENVIRONMENT_ID = re.compile(r"[\w./:-]{1,200}")
-_RETIRED = "p3."
 _FUNCTION_HOURS_MAX = 96
 """Longest lifetime with a coordinator: 30 legs an hour, of seven events each, make 20,160 events. The rest of Step
 Functions' 25,000 are left for legs that fail."""
@@ -399,13 +398,6 @@ def _check(experiment: ResolvedExperiment) -> None:
             f"environment.id = {experiment.environment.id!r} cannot be deployed; allowed: letters, "
             "digits and . _ / : -"
         )
-    retired = [name for name in experiment.learner.instance_types if name.startswith(_RETIRED)]
-    if retired:
-        raise ExperimentError(
-            f"learner.instance_types = {', '.join(retired)}: EC2 does not offer P3 any more, and "
-            "today's drivers do not know its GPU; its price is for the paper's settings on one "
-            "machine. Allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others"
-        )
     if experiment.learner.has_instance:
         _check_processors(experiment)
     else:
@@ -478,27 +470,21 @@ def check_round(experiment: ResolvedExperiment, *, waves: int) -> None:
 
 
 def _check_processors(experiment: ResolvedExperiment) -> None:
-    """Checks that one machine image and one container image work for all instance types.
+    """Checks that one machine image, one container image and one launch template start all instance types.
 
     Raises:
-        ExperimentError: They do not, no image exists, or the machine image is for another processor.
+        ExperimentError: They do not, or no machine image exists.
     """
-    learner = experiment.learner
-    named_types = ", ".join(learner.instance_types)
-    kinds = {(processor(name), has_gpu(name)) for name in learner.instance_types}
+    names = experiment.learner.instance_types
+    kinds = {(processor(name), has_gpu(name), is_burstable(name)) for name in names}
     if len(kinds) > 1:
         raise ExperimentError(
-            f"learner.instance_types = {named_types} mixes x86_64 and arm64, or types with a GPU and "
-            "without; allowed: types of one kind, since one image starts them all"
+            f"learner.instance_types = {', '.join(names)} mixes x86_64 and arm64, types with a GPU and without, or "
+            "types that earn CPU credits (t3, t4g) and others; allowed: types of one kind, since one image and one "
+            "launch template start them all"
         )
-    if ("arm64", True) in kinds:
+    if processor(names[0]) == "arm64" and has_gpu(names[0]):
         raise ExperimentError(
-            f"learner.instance_types = {named_types}: there is no machine image for GPUs of arm64; "
+            f"learner.instance_types = {', '.join(names)}: there is no machine image for GPUs of arm64; "
             "allowed: g4dn.xlarge, g5.xlarge, g6.xlarge and others of x86_64"
-        )
-    if len(set(map(is_burstable, learner.instance_types))) > 1:
-        raise ExperimentError(
-            f"learner.instance_types = {named_types} mixes types that earn CPU credits (t3, t4g) "
-            "with others; allowed: types of one kind, since one launch template starts them all, and "
-            "only for the former it says that credits are not bought"
         )

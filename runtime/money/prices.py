@@ -30,9 +30,9 @@ OUT_BYTE_USD, OUT_ELSEWHERE_BYTE_USD = 0.09e-9, 0.154e-9
 """Price of a byte that leaves AWS, after the account's first 100 GB a month: in the regions of North America and
 Europe, and in the most expensive region. Lambda's answers are billed at the rates of EC2's page."""
 OUT_REGIONS = ("us-east-", "us-west-", "ca-", "eu-")
-WATCHED_USD_PER_HOUR = (10 * 0.30 + 0.10 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
-"""Hourly cost of a deployment's CloudWatch metrics and alarm, of its images with CUDA, and of a request with metrics
-each minute. List prices of us-east-1, 2026-11-20. The ten metrics and ten alarms that are free in each account are not
+WATCHED_USD_PER_HOUR = (10 * 0.30 + 3.6 * 0.10) / HOURS_PER_MONTH + 60 * 1e-5
+"""Hourly cost of a deployment's CloudWatch metrics, of its images with CUDA, and of a request with metrics
+each minute. List prices of us-east-1, 2026-11-20. The ten metrics that are free in each account are not
 deducted, since others may use them."""
 POOL_USD_PER_HOUR = 0.10 / HOURS_PER_MONTH + 120 * 1.25e-6
 """Hourly cost of a pool in the user's own process: the actor image, at most 1 GB, and a DynamoDB request each half

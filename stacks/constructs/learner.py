@@ -102,7 +102,6 @@ class LearnerInstance(Construct):
                 ["autoscaling:SetDesiredCapacity"],
                 [arn_of("autoscaling", group_resource)],
             ),
-            *_session_statements(),
             *([*actor.statements, *actor.release_statements] if actor else []),
             *([cache.learner_statement] if cache else []),
         ]
@@ -314,20 +313,6 @@ def run_statements(
             ["cloudwatch:PutMetricData"],
             conditions={"StringEquals": {"cloudwatch:namespace": METRIC_NAMESPACE}},
         ),
-    ]
-
-
-def _session_statements() -> list[iam.PolicyStatement]:
-    """Returns the rights of Session Manager's agent, which provides a shell without an open port or a key."""
-    channels = (
-        "CreateControlChannel",
-        "CreateDataChannel",
-        "OpenControlChannel",
-        "OpenDataChannel",
-    )
-    return [
-        allow("SessionAgent", ["ssm:UpdateInstanceInformation"], [arn_of("ec2", "instance/*")]),
-        allow("SessionManager", [f"ssmmessages:{channel}" for channel in channels]),
     ]
 
 

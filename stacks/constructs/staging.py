@@ -6,7 +6,6 @@ and caches, and equal sources make equal assets.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -118,8 +117,7 @@ def _stage_package(package: str | None, folder: Path) -> None:
     """Fills ``folder`` so that ``pip install -r requirements.txt`` in it installs the user's environment.
 
     Raises:
-        ExperimentError: ``package`` is neither a Python project's folder nor a pinned requirement, or has a link that
-            leads out of it.
+        ExperimentError: ``package`` is neither a Python project's folder nor a pinned requirement.
     """
     folder.mkdir()
     requirement = ""
@@ -128,7 +126,6 @@ def _stage_package(package: str | None, folder: Path) -> None:
             raise ExperimentError(
                 f"environment.package = {package!r} is a folder without pyproject.toml or setup.py"
             )
-        _check_links(Path(package))
         shutil.copytree(package, folder / "source", ignore=_LEFT_OUT, symlinks=True)
         requirement = "./source\n"
     elif package is not None:
@@ -139,20 +136,3 @@ def _stage_package(package: str | None, folder: Path) -> None:
             )
         requirement = f"{package}\n"
     (folder / "requirements.txt").write_text(requirement)
-
-
-def _check_links(package: Path) -> None:
-    """Checks that links, which are copied as they are, lead nowhere else there.
-
-    Raises:
-        ExperimentError: One leads out of the package, to files that were not meant for upload.
-    """
-    for folder, folders, files in os.walk(package):
-        left_out = _LEFT_OUT(folder, [*folders, *files])
-        folders[:] = [name for name in folders if name not in left_out]
-        for path in (Path(folder, name) for name in (*folders, *files) if name not in left_out):
-            is_inside = path.resolve().is_relative_to(package.resolve())
-            if path.is_symlink() and (path.readlink().is_absolute() or not is_inside):
-                raise ExperimentError(
-                    f"environment.package: {path} leads out of the folder; allowed: relative links within it"
-                )

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 
 from runtime.aws.asking import AccountError, ask, ask_if_there, pages_of
 from runtime.aws.clients import QUICK, Client, Session, clients
 from runtime.aws.guard.check import VERSION, replacement_refusal
 from runtime.aws.guard.needs import unreserved_concurrency
 from runtime.aws.stacks import WITHOUT_RESOURCES, find_stack, outputs_of, stack_names
-from runtime.names import GUARD_STACK, RESERVED_OUTPUT, STACK_PREFIX, VERSION_OUTPUT
+from runtime.names import (
+    GUARD_STACK,
+    MAIL_STACK,
+    RESERVED_OUTPUT,
+    STACK_PREFIX,
+    VERSION_OUTPUT,
+)
+from stacks.deploy.cdk import context_value
 from stacks.plan import Plan
 
 _NOT_DEPLOYED = (*WITHOUT_RESOURCES, "ROLLBACK_COMPLETE")
 """Statuses of a stack that a deployment creates again."""
+_BOOTSTRAP_VERSION = 6
+"""The lowest that the templates accept: aws-cdk-lib, ``BOOTSTRAP_MIN_VERSION``."""
 _FREE_TIER_REGION = "us-east-1"
 """The only region of the Free Tier API."""
 
@@ -40,20 +48,25 @@ def check_version(client: Client) -> None:
             )
 
 
-def check_mail(client: Client) -> None:
-    """Checks that somebody gets the guard's reports and alarms. An address that has yet to be confirmed counts.
+def has_mail(client: Client) -> bool:
+    """Returns whether somebody gets the guard's reports and alarms, as far as `--mail` was used."""
+    return ask(lambda: find_stack(client("cloudformation"), MAIL_STACK)) is not None
+
+
+def check_bootstrap(client: Client) -> None:
+    """Checks that the account and region have the CDK's bootstrap.
 
     Raises:
-        AccountError: Nobody does.
+        AccountError: There is none, or it is too old.
     """
-    topic, mail = _guard(client).get("ReportsTopic"), client("sns")
-    if (
-        not topic
-        or not ask(lambda: mail.list_subscriptions_by_topic(TopicArn=topic))["Subscriptions"]
-    ):
+    qualifier = context_value([], "@aws-cdk/core:bootstrapQualifier") or "hnb659fds"
+    name = f"/cdk-bootstrap/{qualifier}/version"
+    found = ask_if_there(lambda: client("ssm").get_parameter(Name=name))
+    number = int(found["Parameter"]["Value"]) if found else 0
+    if number < _BOOTSTRAP_VERSION:
         raise AccountError(
-            "nobody gets mail from the guard, such as that it does not watch. Nothing was deployed; "
-            "allowed: --mail YOU@EXAMPLE.ORG, or --no-mail if nobody should get any"
+            f"{name} is {number or 'not there'}; allowed: from {_BOOTSTRAP_VERSION}. "
+            "Nothing was deployed; `make bootstrap` once per account and region"
         )
 
 
@@ -119,35 +132,3 @@ def _free_plan_refusal(session: Session, names: Sequence[str]) -> str:
         f"learner.instance_types: this account's Free plan does not start {', '.join(refused)}; allowed: "
         f"{', '.join(eligible)}, or others on the Paid plan"
     )
-
-
-def make_service_roles(client: Client, plan: Plan) -> str:
-    """Makes the service-linked roles that a deployment needs and the account lacks. They cost nothing and remain.
-
-    Each service makes its own at its first use, and uses it at once. In a new account that may fail, because a new IAM
-    role takes seconds to spread. Made before the shared stacks, they are ready for the experiment.
-
-    Returns:
-        A remark for the user; empty if all roles exist. A user without the right to create roles is not stopped,
-        because the services try it themselves.
-    """
-    needed = {
-        "autoscaling": plan.has_instance,
-        "spot": plan.has_instance and plan.experiment.learner.market == "spot",
-        "elasticache": plan.experiment.has_elasticache,
-    }
-    services = [name for name, is_needed in needed.items() if is_needed]
-    roles, made = client("iam"), []
-    try:
-        for name in services:
-            service = f"{name}.amazonaws.com"
-            prefix = f"/aws-service-role/{service}/"
-            if not pages_of(roles, "list_roles", "Roles", PathPrefix=prefix):
-                ask(partial(roles.create_service_linked_role, AWSServiceName=service))
-                made.append(name)
-    except AccountError as error:
-        return (
-            f"the service-linked roles of {', '.join(services)} could not be looked up or made: {error}. If the "
-            "first deployment in this account fails for lack of one, deploy again"
-        )
-    return f"made the service-linked roles of {', '.join(made)}" if made else ""

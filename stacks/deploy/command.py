@@ -26,10 +26,10 @@ from runtime.show.terminal import confirm, has_terminal, laid_out
 from runtime.times import MISSING_S
 from stacks.deploy.account import (
     check_account,
-    check_mail,
+    check_bootstrap,
     check_version,
     free_concurrency,
-    make_service_roles,
+    has_mail,
 )
 from stacks.deploy.cdk import TEMPLATES, check_tools, context_value, run_cdk, synthesise
 from stacks.deploy.costs import check_budget, check_spent, limits
@@ -89,16 +89,17 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     check_tools()
     session = open_session()
     account_id, client = identify(session), clients(session)
+    check_bootstrap(client)
     check_version(client)
-    if options.mail is None and not options.no_mail:
-        check_mail(client)
-    prices, remark = _prices(session, plan, options)
+    prices, remark = _prices(session, plan, options.prices)
     plan = replace(plan, prices=prices, actor_concurrency=free_concurrency(client))
     _show(limits(plan) | {"remark": remark})
     needed_usd, expected = check_budget(plan)
     _show({"expected": expected, "spent": check_spent(plan, needed_usd, client)})
     check_account(plan, session, context_value(more, "ebs_key"))
     _show({"account": f"{account_id}, {session.region_name}"})
+    if not options.mail and not has_mail(client):
+        _show({"mail": "nobody gets the guard's reports and alarms; --mail ADDRESS subscribes one"})
     approval = _ask(options, more)
     shared = [*SHARED_STACKS, *([MAIL_STACK] if options.mail else [])]
     try:
@@ -107,7 +108,6 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
             path.write_bytes(prices_to_json(prices))
             context |= {"prices": str(path), "actor_concurrency": plan.actor_concurrency}
             words = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
-            _show({"roles": make_service_roles(client, plan)})
             # The experiment's stack makes nothing unless the guard says that it guards.
             for names in (shared, [plan.stack_name]):
                 arguments = ["deploy", *names, *words, *approval, *more]
@@ -156,29 +156,22 @@ def _ask(options: argparse.Namespace, more: Sequence[str]) -> list[str]:
     return [] if is_chosen else [_APPROVAL, "never"]
 
 
-def _prices(session: Session, plan: Plan, options: argparse.Namespace) -> tuple[PriceTable, str]:
-    """Returns today's prices, or the user's file, or the dated table, with a remark for the user.
+def _prices(session: Session, plan: Plan, file: str | None) -> tuple[PriceTable, str]:
+    """Returns the prices of the user's file, or today's, or the dated table, with a remark for the user.
 
     Raises:
         RunError: The prices are unknown.
     """
     region = str(session.region_name)
-    other = plan.prices if options.prices else elsewhere(PRICES, region)
-    if other.region != region:
+    if file and plan.prices.region != region:
         raise AccountError(
-            f"--prices {options.prices}: has the prices of {other.region}; allowed: those of {region}"
+            f"--prices {file}: has the prices of {plan.prices.region}; allowed: those of {region}"
         )
-    remark, prices = "", other
-    if not options.dated_prices:
-        client = session.client("pricing", region_name=PRICE_LIST_REGION)
-        today = datetime.date.today().isoformat()
-        prices, remark = choose_prices(client, plan.experiment, other, today)
-    if prices is other and not options.prices and region != PRICES.region:
-        remark += (
-            f" These are {PRICES.region}'s prices times {ELSEWHERE:g}, above any region's that we know, so the budget "
-            "ends the run early. --prices FILE counts with your own"
-        )
-    return prices, remark.strip()
+    if file:
+        return plan.prices, ""
+    client = session.client("pricing", region_name=PRICE_LIST_REGION)
+    today = datetime.date.today().isoformat()
+    return choose_prices(client, plan.experiment, elsewhere(PRICES, region), today)
 
 
 def _context(options: argparse.Namespace) -> dict[str, object]:
@@ -195,8 +188,6 @@ def _context(options: argparse.Namespace) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stacks.deploy",
-        usage="%(prog)s EXPERIMENT.yaml [--run NAME] [--mail ADDRESS | --no-mail] [--prices FILE] [--dated-prices] "
-        "[--yes | --synth-only] [-- ARGUMENT ...]",
         description="Deploy one experiment to AWS.",
         epilog="Arguments after -- go to the CDK's command line.",
     )
@@ -210,23 +201,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--prices",
         metavar="FILE",
-        help="prices of your region, for what the Price List "
-        f"API does not list (default: {PRICES.region}'s of {PRICES.as_of}, times "
-        f"{ELSEWHERE:g} in another region)",
+        help="count with these prices of your region (default: the Price List API's, or if it "
+        f"lacks one {PRICES.region}'s of {PRICES.as_of}, times {ELSEWHERE:g} in another region)",
     )
     parser.add_argument(
-        "--dated-prices",
-        action="store_true",
-        help="do not ask the Price List API, and use those prices (default: ask it)",
-    )
-    mail = parser.add_mutually_exclusive_group()
-    mail.add_argument(
         "--mail",
         metavar="ADDRESS",
-        help="let AWS send the guard's reports and all alarms to this "
-        "address; one of the two is needed until somebody is subscribed",
+        help="let AWS send the guard's reports and all alarms to this address, also later",
     )
-    mail.add_argument("--no-mail", action="store_true", help="let nobody know")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask before deploying")
     how.add_argument(

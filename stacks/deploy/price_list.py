@@ -109,7 +109,9 @@ def choose_prices(
                 f"{error}; {other.source} of {other.as_of} has no price of {', '.join(lacking)}. Nothing was deployed; "
                 "allowed: --prices FILE, which counts with your own"
             ) from error
-        return other, f"{error}; the prices are from {other.source}, {other.as_of}."
+        return other, (
+            f"{error}; the prices are from {other.source}, {other.as_of}. --prices FILE counts with your own"
+        )
     function = LambdaPrices(**{name: usd.pop(name) for name in list(products)[:3]})
     hourly = {name: usd.pop(name) for name in types}
     return PriceTable(

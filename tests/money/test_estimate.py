@@ -12,7 +12,7 @@ from stacks.plan import expected_cost
 
 STANDING_USD = 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3
 """Dollars per hour of volume, address and uploads."""
-WATCHED_USD = (10 * 0.30 + 0.10 + 0.36) / 730 + 0.0006
+WATCHED_USD = (10 * 0.30 + 0.36) / 730 + 0.0006
 """Dollars per hour of metrics, the alarm and images; see tests/money/test_meter.py."""
 
 

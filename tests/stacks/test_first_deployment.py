@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -12,17 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto import mock_aws
 
-from runtime.aws.asking import AccountError
 from runtime.aws.ledger import Entry
 from runtime.names import EXPERIMENT_TAG
-from stacks.deploy.first_deployment import (
-    EXPERIMENT,
-    check_bootstrap,
-    find_problems,
-    without_secrets,
-)
+from stacks.deploy import first_deployment
+from stacks.deploy.first_deployment import EXPERIMENT, find_problems, without_secrets
 from tests.helpers import ROOT
-from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, REGION
+from tests.simulators.aws.moto_types import REGION
 
 STACK = "arn:aws:cloudformation:us-east-1:123456789012:stack/Nitro-first-deployment/1"
 KEPT = Entry(run="first-deployment/1", stack=STACK, reason="budget", spent_usd=0.04)
@@ -48,14 +44,24 @@ def test_the_report_has_no_account_key_secret_address_or_path_of_this_machine(
     assert told.startswith("arn:aws:iam::ACCOUNT:role/x KEY ")
 
 
-@pytest.mark.parametrize("version", [None, "5"])
-def test_it_needs_the_bootstrap(client: Any, version: str | None) -> None:
-    if version:
-        client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value=version, Type="String")
-    with pytest.raises(AccountError, match="make bootstrap"):
-        check_bootstrap(client)
-    client("ssm").put_parameter(Name=BOOTSTRAP_PARAMETER, Value="6", Type="String", Overwrite=True)
-    assert check_bootstrap(client) == 6
+def test_without_credentials_it_says_so_in_a_line_and_writes_no_report(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_CONFIG_FILE": str(tmp_path / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "CDK_DOCKER": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert first_deployment.main([]) == 2
+    printed = capsys.readouterr().out
+    assert printed.startswith("error: there are no AWS credentials") and printed.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

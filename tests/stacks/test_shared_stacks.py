@@ -237,9 +237,7 @@ def test_somebody_hears_of_the_guard_who_asked_for_it(
     assert not (serverless.directory / "NitroMail.template.json").exists()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "me", "me@here", "me@x.org,you@x.org", "m\u00e9@x.org", 5, "YOU@EXAMPLE.ORG"]
-)
+@pytest.mark.parametrize("text", ["", "me", "me@here", "me@x.org,you@x.org", "m\u00e9@x.org", 5])
 def test_what_is_no_address_is_refused(text: object) -> None:
     with pytest.raises(ExperimentError, match="^mail = .*; allowed: .* address "):
         checked_address(text)

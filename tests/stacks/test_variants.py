@@ -22,7 +22,7 @@ from runtime.aws.guard.needs import Needs
 from runtime.aws.guard.stacks import read_deployment
 from runtime.aws.learner import metrics
 from runtime.money.prices import WATCHED_USD_PER_HOUR
-from runtime.names import GUARD_STACK, METRIC_NAMESPACE, NETWORK_STACK, RESULTS_STACK
+from runtime.names import GUARD_STACK, NETWORK_STACK, RESULTS_STACK
 from stacks.plan import Plan
 from tests.stacks.conftest import CORPORATE, NAME, RUN, STACK, VARIANTS, Assembly, flat
 from tests.stacks.iam.account import Account
@@ -31,18 +31,18 @@ from tests.stacks.iam.policies import Request, is_allowed, read_statement
 
 SHARED = (NETWORK_STACK, RESULTS_STACK, GUARD_STACK)
 RESOURCES = {
-    "redis": 20,
-    "none": 12,
-    "warm": 23,
-    "gpu": 12,
-    "arm": 12,
-    "local": 9,
-    "function": 13,
-    "stellaris": 13,
+    "redis": 19,
+    "none": 11,
+    "warm": 22,
+    "gpu": 11,
+    "arm": 11,
+    "local": 8,
+    "function": 12,
+    "stellaris": 12,
     "external": 5,
     "pool": 8,
-    "corporate": 12,
-    "two zones": 20,
+    "corporate": 11,
+    "two zones": 19,
 }
 """Resources of the experiment's stack, as docs/design/architecture.md explains them."""
 SHARED_MAX = 30
@@ -144,7 +144,6 @@ def test_whatever_costs_money_has_an_end(made: Assembly) -> None:
         "AWS::Lambda::Alias": of_alias,
         "AWS::Lambda::Function": lambda _, one: one["Timeout"] <= 900,
         "AWS::StepFunctions::StateMachine": of_machine,
-        "AWS::CloudWatch::Alarm": lambda *_: True,
         "AWS::Logs::LogGroup": lambda _, one: one["RetentionInDays"] == 7,
     }
     for name, one in resources(made).items():
@@ -171,7 +170,7 @@ def test_everything_waits_until_the_guard_has_said_that_it_guards(made: Assembly
 
 
 def test_the_learner_starts_last(made: Assembly) -> None:
-    rest = {"AWS::AutoScaling::ScheduledAction", "AWS::CloudWatch::Alarm", START_TYPE}
+    rest = {"AWS::AutoScaling::ScheduledAction", START_TYPE}
     for kind in ("AWS::AutoScaling::AutoScalingGroup", START_TYPE):
         for name in made.resources(kind):
             later = [other for other in _before(made, name) if other != name]
@@ -302,19 +301,7 @@ def test_every_alarm_notifies_the_guards_topic_which_lets_cloudwatch_publish(
     ]
     for stack, alarm in alarms:
         assert [account.text(stack, action) for action in alarm["AlarmActions"]] == [topic]
-    own = [alarm for stack, alarm in alarms if stack == STACK]
-    assert len(own) == (0 if account.is_external else 1)
-    for alarm in own:
-        assert (alarm["MetricName"], alarm["ComparisonOperator"], alarm["Threshold"]) == (
-            "SpentUsd",
-            "GreaterThanThreshold",
-            0.9,
-        )
-        assert (alarm["Namespace"], alarm["TreatMissingData"]) == (METRIC_NAMESPACE, "notBreaching")
-        assert {one["Name"]: one["Value"] for one in alarm["Dimensions"]} == {
-            "Experiment": NAME,
-            "Run": RUN,
-        }
+    assert {stack for stack, _ in alarms} == {GUARD_STACK}
     (policy,) = account.resources("AWS::SNS::TopicPolicy", GUARD_STACK).values()
     admitted = [
         read_statement(one, lambda value: account.text(GUARD_STACK, value))
@@ -326,8 +313,8 @@ def test_every_alarm_notifies_the_guards_topic_which_lets_cloudwatch_publish(
 
 
 def test_what_cloudwatch_keeps_is_what_is_counted(serverless: Assembly) -> None:
-    # With the alarm, and images with CUDA: 3.3 and 0.3 GB.
-    month_usd = 0.30 * len(metrics.METRICS) + 0.10 + 0.10 * 3.6
+    # With images with CUDA: 3.3 and 0.3 GB.
+    month_usd = 0.30 * len(metrics.METRICS) + 0.10 * 3.6
     assert pytest.approx(month_usd / 730 + 60 * 0.00001) == WATCHED_USD_PER_HOUR
 
 

@@ -230,7 +230,7 @@ class Account:
         self._faults.write_text(json.dumps(faults))
 
     def bootstrap(self) -> None:
-        """Puts what `make first-deployment` looks for: the version of the CDK's bootstrap."""
+        """Puts what `make deploy` looks for: the version of the CDK's bootstrap."""
         self.client("ssm").put_parameter(
             Name=BOOTSTRAP_PARAMETER, Value="30", Type="String", Overwrite=True
         )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runtime.aws.ledger import FINISHED, Entry
+from runtime.money.prices import PRICES, prices_to_json
 from tests.helpers import ROOT
 from tests.simulators.aws.moto_types import update
 from tests.simulators.rehearsal.account import (
@@ -257,7 +258,7 @@ class Rehearsal:
         """
         self.account.clock.set_rate(1.0)
         self.share(name, text)
-        self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS='--yes --no-mail'")
+        self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS=--yes")
         code, printed = self.typed_deploy(name, text)
         words = next(
             (line for line in printed.splitlines() if line.startswith(f"cdk deploy Nitro-{name} ")),
@@ -272,15 +273,22 @@ class Rehearsal:
 
     def typed_deploy(self, name: str, text: str) -> tuple[int, str]:
         """Runs the command behind `make deploy` in the account; returns its exit code and output."""
+        self.account.bootstrap()
         return self.typed(
             "deploy",
             str(self.account.write(name, text)),
             "--run",
             RUN,
-            "--dated-prices",
+            *("--prices", str(self.prices)),
             "--yes",
-            "--no-mail",
         )
+
+    @property
+    def prices(self) -> Path:
+        """A file of the dated prices. No Price List API answers here."""
+        path = self.directory / "prices.json"
+        path.write_bytes(prices_to_json(PRICES))
+        return path
 
     def typed(self, *words: str) -> tuple[int, str]:
         """Runs a typed command to its end; returns its exit code and output."""

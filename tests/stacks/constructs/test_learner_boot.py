@@ -253,6 +253,11 @@ def test_an_instance_boots_and_its_container_is_the_learner_of_its_deployment(
     instance: Instance, tmp_path: Path
 ) -> None:
     stack, before_s = instance.stack, int(time.time())
+    # It is the last launch that is allowed.
+    own = stack.told("NITRO_STACK").rpartition("/")[2]
+    for number in range(LAUNCHES_MAX - 1):
+        stack.put(f"launches/{own}/i-{number}")
+    stack.put("launches/an-earlier-deployment/i-0")
     code, printed = instance.run()
     assert (code, steps(printed)) == (0, [*STEPS, "done"]), printed
     assert stack.objects("boot/") == {}
@@ -279,7 +284,7 @@ def test_an_instance_boots_and_its_container_is_the_learner_of_its_deployment(
 
 def _check_launch(stack: Stack, before_s: int) -> None:
     deployment = stack.told("NITRO_STACK").rpartition("/")[2]
-    assert list(stack.objects("launches/")) == [f"{deployment}/{stack.instance['InstanceId']}"]
+    assert f"{deployment}/{stack.instance['InstanceId']}" in stack.objects("launches/")
     entry = stack.entry
     assert (entry.stack, entry.state, entry.reason, entry.instance_id, stack.desired) == (
         stack.told("NITRO_STACK"),
@@ -378,9 +383,6 @@ def _check_that_nothing_is_secret(instance: Instance) -> None:
     [
         ("lifetime", "systemctl enable*lifetime*", "systemctl: refused"),
         ("launch", "aws s3api list-objects-v2*", "aws: refused"),
-        ("guard", "aws dynamodb*S=''*", "aws: refused"),
-        ("docker", "systemctl enable*docker", "systemctl: refused"),
-        ("image", "docker login*", "docker: refused"),
         ("image", "docker pull*", "docker: refused"),
         ("learner", "systemctl enable*learner*", "systemctl: refused"),
     ],
@@ -445,16 +447,13 @@ def test_a_boot_that_takes_too_long_is_reported_and_ends_the_instance(instance: 
 
 def test_a_launch_too_many_ends_the_group_and_fetches_nothing(instance: Instance) -> None:
     own = instance.stack.told("NITRO_STACK").rpartition("/")[2]
-    for number in range(LAUNCHES_MAX - 1):
+    for number in range(LAUNCHES_MAX):
         instance.stack.put(f"launches/{own}/i-{number}")
-    instance.stack.put("launches/an-earlier-deployment/i-0")
-    assert instance.run()[0] == 0, "the last one that is allowed"
-    instance.stack.put(f"launches/{own}/i-{LAUNCHES_MAX}")
     assert instance.run()[0] == 1
     ends_at = instance.stack.told("BOOT_ENDS_AT")
     reason = f"launch: this is launch {LAUNCHES_MAX + 1} of at most {LAUNCHES_MAX}, until {ends_at}"
     _check_end(instance, "launch", reason, is_counted=False)
-    assert len(instance.calls("docker pull")) == 1
+    assert instance.calls("docker") == []
 
 
 def test_a_launch_after_the_lifetime_ends_the_group(instance: Instance) -> None:
@@ -469,7 +468,9 @@ def test_a_launch_after_the_lifetime_ends_the_group(instance: Instance) -> None:
     )
 
 
-def test_an_image_with_a_gpu_and_without_the_command_line(instance: Instance) -> None:
+def test_with_a_gpu_and_without_the_command_line_and_a_learner_that_keeps_dying(
+    instance: Instance,
+) -> None:
     instance.tell("BOOT_GPUS", "all")
     command = instance.programs / "aws"
     command.rename(instance.root / "aws")
@@ -479,10 +480,6 @@ def test_an_image_with_a_gpu_and_without_the_command_line(instance: Instance) ->
     assert instance.run()[0] == 0
     assert instance.calls("dnf") == ["dnf install -y -q awscli-2"]
     assert "--gpus=all" in instance.unit("nitro-learner.service").command
-
-
-def test_a_learner_that_keeps_dying_is_reported_and_ends_its_group(instance: Instance) -> None:
-    assert instance.run()[0] == 0
     instance.run(*instance.unit("nitro-give-up.service").command)
     reason = "learner: it keeps dying, and its log tells why"
     _check_end(instance, "learner", reason, is_counted=False)

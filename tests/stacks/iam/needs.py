@@ -53,14 +53,6 @@ FUNCTION_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """AWSLambdaBasicExecutionRole, without CreateLogGroup: the groups already exist."""
 DOCKER_LOGS = ("logs:CreateLogStream", "logs:PutLogEvents")
 """Docker's documentation of the awslogs driver, "Credentials". It makes a group only if awslogs-create-group is set."""
-SESSION = (
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
-)
-SESSION_AGENT = "ssm:UpdateInstanceInformation"
-"""Systems Manager User Guide, "Verify or add instance permissions for Session Manager"."""
 IMAGE_PULL = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 """AmazonEC2ContainerRegistryPullOnly, without GetAuthorizationToken, which the script asks for."""
 WITHOUT_RESOURCES = {
@@ -269,10 +261,6 @@ def learner(account: Account) -> Role:
         role.need(
             action, _arn("ecr", f"repository/cdk-hnb659fds-container-assets-{ACCOUNT}-{REGION}")
         )
-    for action in SESSION:
-        role.need(action)
-    # Its own instance is not known before it starts, so it may report any.
-    role.need(SESSION_AGENT, _arn("ec2", "instance/elses"))
     _keep_run_out(role)
     return role
 
