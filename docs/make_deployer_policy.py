@@ -123,12 +123,8 @@ def bootstrapping(calls: Path) -> Rights:
     found: Rights = defaultdict(set)
     for _, one in decisions(calls):
         found[one["action"]].add(re.sub("/[^/]*$", "/*", general(one["resource"])))
-    shown = subprocess.run(
-        [sys.executable, "-m", "stacks.deploy.cdk", "bootstrap", "--show-template"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        check=True,
-    ).stdout
+    command = [sys.executable, "-m", "stacks.deploy.cdk", "bootstrap", "--show-template"]
+    shown = subprocess.check_output(command, cwd=ROOT)
     for action in _creations(yaml.load(shown, yaml.BaseLoader)):
         service = action.partition(":")[0]
         # By default it makes no KMS key and no table, and it passes no role.

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from runtime.aws.ledger import FINISHED, Entry
-from runtime.money.prices import PRICES, prices_to_json
 from tests.helpers import ROOT
 from tests.simulators.aws.moto_types import update
 from tests.simulators.rehearsal.account import (
@@ -279,16 +278,8 @@ class Rehearsal:
             str(self.account.write(name, text)),
             "--run",
             RUN,
-            *("--prices", str(self.prices)),
             "--yes",
         )
-
-    @property
-    def prices(self) -> Path:
-        """A file of the dated prices. No Price List API answers here."""
-        path = self.directory / "prices.json"
-        path.write_bytes(prices_to_json(PRICES))
-        return path
 
     def typed(self, *words: str) -> tuple[int, str]:
         """Runs a typed command to its end; returns its exit code and output."""

@@ -354,7 +354,7 @@ def _first_deployment(world: Rehearsal) -> None:
         output.open("wb") as written,
         world.people(
             "first-deployment",
-            *("--run", RUN, "--prices", str(world.prices), "--yes"),
+            *("--run", RUN, "--yes"),
             stdin=subprocess.PIPE,
             stdout=written,
             FIRST_DEPLOYMENT_REPORT=str(report),
