@@ -172,15 +172,6 @@ class _RuntimeApi(QuietHandler):
         self.server.environment.tell("too_large" if is_too_large else kind, body)
         self.answer(413 if is_too_large else 202)
 
-    def body(self) -> bytes:
-        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-            return super().body()
-        chunks = []
-        while size := int(self.rfile.readline(), 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        return b"".join(chunks)
-
 
 class _Environment:
     """One execution environment: a worker process, its Runtime API and its output."""

@@ -80,10 +80,6 @@ class MotoServer:
             client.close()
         self._process.communicate()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def client(self, service: str) -> Any:
         """Returns a plain boto3 client for the server; the same one for each service."""
         if service not in self._clients:

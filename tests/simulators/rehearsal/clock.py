@@ -10,29 +10,23 @@ from pathlib import Path
 from time import time
 
 PATH_VARIABLE = "REHEARSAL_CLOCK"
-SKEW_VARIABLE = "REHEARSAL_CLOCK_SKEW_S"
-"""Environment variable of a process whose clock is wrong by that many seconds."""
 
 
 class Clock:
     """Reads the clock from a file: wall time, clock time at that moment, and rate."""
 
-    def __init__(self, path: Path, skew_s: float = 0.0) -> None:
-        self.path, self._skew_s = path, skew_s
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     @classmethod
     def of_this_process(cls) -> Clock:
         """Returns the clock that the environment names."""
-        return cls(Path(os.environ[PATH_VARIABLE]), float(os.environ.get(SKEW_VARIABLE, "0")))
+        return cls(Path(os.environ[PATH_VARIABLE]))
 
     def now(self) -> float:
         """Returns seconds since 1970."""
         wall_s, clock_s, rate = self._read()
-        return clock_s + (time() - wall_s) * rate + self._skew_s
-
-    @property
-    def rate(self) -> float:
-        return self._read()[2]
+        return clock_s + (time() - wall_s) * rate
 
     def start(self) -> None:
         """Starts at the wall clock's time and rate."""

@@ -26,7 +26,7 @@ def handler(event: dict[str, Any], context: object) -> Any:
     if heavy:
         raise RuntimeError(f"the guard imports {', '.join(heavy)}")
     # Waits within a tick are shorter here. The next tick checks unfinished work again. An update waits for a learner.
-    tick_s = TICK_S if event.get("RequestType") == "Update" else TICK_S / 20
+    tick_s = TICK_S if event.get("RequestType") == "Update" else TICK_S / 80
     return guard.handler(
         event, context, now=Clock.of_this_process().now, tick_s=tick_s, pause_s=PAUSE_S / 20
     )

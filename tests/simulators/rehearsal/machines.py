@@ -28,7 +28,7 @@ from tests.helpers import ROOT
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import MotoServer, as_variables
 from tests.simulators.docker import ENTRY_VARIABLE, GPUS_VARIABLE
-from tests.simulators.rehearsal.clock import SKEW_VARIABLE, Clock
+from tests.simulators.rehearsal.clock import Clock
 
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
@@ -122,8 +122,7 @@ class Machine:
         self.id, self.root, self.is_off = instance["InstanceId"], directory / "root", False
         self.group = _tag(instance, "aws:autoscaling:groupName")
         self.began_at_s, self.learner_began_s = clock.now(), None
-        # Its timers use its own clock, as systemd's do.
-        self._clock = Clock(clock.path, float(variables.get(SKEW_VARIABLE, "0")))
+        self._clock = clock
         self._tell, self._calls, self._programs = tell, directory / "calls", directory / "bin"
         metadata = stack.enter_context(
             InstanceMetadata(
@@ -377,10 +376,10 @@ class Machines:
     ) -> None:
         """Args:
         session_of: Returns the credentials of an instance's role, by its id and its group's name.
-        variables: Environment variables with which an instance's programs reach AWS. May change between launches.
+        variables: Environment variables with which an instance's programs reach AWS.
         """
         self.all: dict[str, Machine] = {}
-        self.variables, self._session_of = dict(variables), session_of
+        self._variables, self._session_of = variables, session_of
         self._directory, self._moto, self._clock, self._tell = directory, moto, clock, tell
         self._stack = ExitStack()
         directory.mkdir()
@@ -450,7 +449,7 @@ class Machines:
             instance,
             base64.b64decode(user_data).decode(),
             address=_loopback_address(len(self.all)),
-            variables=self.variables,
+            variables=self._variables,
             clock=self._clock,
             tell=self._tell,
             stack=self._stack,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +128,7 @@ class Rehearsal:
         machines: Their learners' instances.
         record: The events.
         deployments: All deployments so far, by name.
+        bills: What each has cost so far, counted from Describe.
         is_hurried: Whether the clock runs at its full rate even if a machine works. For machines that do nothing.
         found_deployed: Resources of the newest deployment, found with Describe.
         is_guarded: Whether EventBridge runs the guard each minute.
@@ -161,13 +162,14 @@ class Rehearsal:
             )
         )
         self.deployments: dict[str, Deployment] = {}
-        self._bills: dict[str, Bill] = {}
+        self.bills: dict[str, Bill] = {}
         self._problems: list[str] = []
         self.deployer_policy = DEPLOYER_POLICY.read_text()
         self.is_hurried, self.is_guarded, self.guard_was_away = False, True, False
         self._is_shared = False
         self._next_tick_s = 0.0
         self._trainers: list[Trainer] = []
+        self._typed: list[subprocess.Popen] = []
 
     def __enter__(self) -> Self:
         self._wall_s = time.time()
@@ -205,14 +207,14 @@ class Rehearsal:
         """
         self.account.clock.set_rate(1.0)
         assembly = self.account.synthesise(name, text or experiment(), context)
-        self._deploy_shared(assembly)
+        self.share(assembly)
         # Skip the ticks of the time that this took: EventBridge did not wait, and there was nothing new.
         if self.is_guarded:
             self.tick()
-        for bill in self._bills.values():
+        for bill in self.bills.values():
             bill.look()
-        if name not in self._bills:
-            self._bills[name] = Bill(self.account, f"Nitro-{name}")
+        if name not in self.bills:
+            self.bills[name] = Bill(self.account, f"Nitro-{name}")
         made = self.deployments[name] = self.account.deploy(assembly, name)
         self._next_tick_s = self.account.clock.now() + 60.0
         self.record.tell(
@@ -235,11 +237,8 @@ class Rehearsal:
         self.record.tell("stack", f"Nitro-{name} is {status}")
         return status
 
-    def share(self, name: str, text: str) -> None:
+    def share(self, assembly: Path) -> None:
         """Deploys the shared stacks, unless they exist."""
-        self._deploy_shared(self.account.synthesise(name, text))
-
-    def _deploy_shared(self, assembly: Path) -> None:
         if self.deployments or self._is_shared:
             return
         self._found_first = self.account.inventory()
@@ -256,7 +255,7 @@ class Rehearsal:
             Its exit code, its output, and the context that it hands to the CDK; empty if it refuses.
         """
         self.account.clock.set_rate(1.0)
-        self.share(name, text)
+        self.share(self.account.synthesise(name, text))
         self.record.tell("people", f"make deploy EXPERIMENT={name}.yaml ARGS=--yes")
         code, printed = self.typed_deploy(name, text)
         words = next(
@@ -291,7 +290,7 @@ class Rehearsal:
         self, *words: str, stdin: Any = None, stdout: Any = subprocess.PIPE, **variables: str
     ) -> subprocess.Popen:
         """Starts a typed command, see `tests.simulators.rehearsal.people`. Its output goes to a pipe."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "tests.simulators.rehearsal.people", *words],
             cwd=ROOT,
             text=True,
@@ -300,6 +299,8 @@ class Rehearsal:
             stderr=subprocess.STDOUT,
             env=self._people() | variables,
         )
+        self._typed.append(process)
+        return process
 
     def _people(self) -> dict[str, str]:
         """Returns the environment of typed commands, with the rights of the deployer's policy."""
@@ -354,15 +355,7 @@ class Rehearsal:
             lambda: not any(machine.is_running for machine in self.ended_machines()),
             "the last processes",
         )
-        self.until(
-            lambda: (
-                not any(
-                    self.account.functions.running(deployment.coordinator)
-                    for deployment in self.deployments.values()
-                )
-            ),
-            "the last leg",
-        )
+        self.until(lambda: not any(self._legs()), "the last leg")
         self.step()
 
     def step(self) -> None:
@@ -370,7 +363,7 @@ class Rehearsal:
         clock = self.account.clock
         clock.set_rate(self._rate_now())
         self.machines.step()
-        for bill in self._bills.values():
+        for bill in self.bills.values():
             bill.look()
         if self.is_guarded and clock.now() >= self._next_tick_s:
             self.tick()
@@ -386,7 +379,10 @@ class Rehearsal:
             rounds = sum(event["who"] == "actors" for event in self.record.events)
             clock.advance(self._round_s * (rounds - self._rounds_skipped))
             self._rounds_skipped = rounds
-        time.sleep(STEP_S)
+        if self._is_idle():
+            clock.advance(max(0.0, self._next_tick_s - clock.now()))
+        else:
+            time.sleep(STEP_S)
 
     def tick(self) -> dict[str, Any]:
         """Runs the guard at the wall clock's rate, because it takes no longer than in AWS."""
@@ -441,14 +437,6 @@ class Rehearsal:
         wanted = self.rounds(name) + count
         self.until(lambda: self.rounds(name) >= wanted, f"round {wanted}")
 
-    def counted_usd(self, name: str = "hopper") -> float:
-        """Returns the experiment's cost so far, counted from Describe."""
-        return self._bills[name].most_usd
-
-    def is_free(self, name: str = "hopper") -> bool:
-        """Whether none of its resources costs money any more."""
-        return self._bills[name].is_over
-
     def check(self, is_so: Any, what: str) -> None:
         """Records a problem if ``is_so`` is false."""
         if not is_so:
@@ -457,7 +445,7 @@ class Rehearsal:
 
     def check_bill(self, name: str = "hopper") -> None:
         """Checks that the ledger bills only parts that existed, to within five minutes of all possible parts."""
-        spent_usd, counted_usd = self.entry(name).spent_usd, self.counted_usd(name)
+        spent_usd, counted_usd = self.entry(name).spent_usd, self.bills[name].most_usd
         self.check(
             spent_usd <= counted_usd + self.deployments[name].limit("burn-usd-per-hour") / 12,
             f"billed was ${spent_usd:.4f}, and ${counted_usd:.4f} existed",
@@ -519,7 +507,7 @@ class Rehearsal:
     def _spend(self, name: str) -> dict[str, Any]:
         deployment, entry = self.deployments[name], self.entry(name)
         ended = json.loads(self.account.objects(self._prefix(name)).get("summary.json", b"{}"))
-        counted_usd, least_usd = self._bills[name].most_usd, self._bills[name].least_usd
+        counted_usd, least_usd = self.bills[name].most_usd, self.bills[name].least_usd
         budget_usd = deployment.limit("budget-usd")
         found = {
             "budget_usd": budget_usd,
@@ -549,7 +537,7 @@ class Rehearsal:
             counted_usd <= budget_usd,
             f"{name}: ${counted_usd:.4f} were counted, more than ${budget_usd:g}",
         )
-        self.check(self._bills[name].is_over, f"{name}: something that costs money is still there")
+        self.check(self.bills[name].is_over, f"{name}: something that costs money is still there")
         return found
 
     def _prefix(self, name: str) -> str:
@@ -569,6 +557,25 @@ class Rehearsal:
 
     # The clock
 
+    def _is_idle(self) -> bool:
+        """Whether nothing happens here before the guard looks again."""
+        working = [*self._typed, *(trainer.process for trainer in self._trainers)]
+        if not self.is_guarded or any(process.poll() is None for process in working):
+            return False
+        if self.is_hurried:
+            return True
+        entries = [self.entry(name) for name in self.deployments]
+        return (
+            all(entry is not None and entry.state == FINISHED for entry in entries)
+            and not any(self._legs())
+            and not any(machine.is_running for machine in self.machines.all.values())
+        )
+
+    def _legs(self) -> Iterator[int]:
+        """Yields the number of running legs of each deployment."""
+        for deployment in self.deployments.values():
+            yield self.account.functions.running(deployment.coordinator)
+
     def _rate_now(self) -> float:
         """Returns the full rate, or a slow one during work that takes as much time here as it does in AWS."""
         if self.is_hurried:
@@ -585,10 +592,7 @@ class Rehearsal:
                 machine.is_busy or has_learner and time.time() - self._watch.last_sign_s > _LIVELY_S
             ):
                 slower.append(_BOOTING)
-        if any(
-            self.account.functions.running(deployment.coordinator)
-            for deployment in self.deployments.values()
-        ):
+        if any(self._legs()):
             slower.append(_BOOTING)
         if any(trainer.process.poll() is None for trainer in self._trainers):
             slower.append(_BOOTING)
