@@ -73,6 +73,12 @@ CASES = {
     ),
     "replayed": Case("environment.id=LunarLander-v3", is_killed=True),
     "function": Case("learner.kind=function"),
+    "instances": Case("environment.id=Hopper-v5 learner.kind=gmi learner.instances=2"),
+    "worlds": Case(
+        "environment.id=docs.example_environment.thermostats:Thermostats environment.backend=torch "
+        "learner.kind=gmi learner.instances=2 actor.fragment_steps=32 scaler.actors_fixed=50",
+        is_killed=True,
+    ),
     "impact-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impact"),
     "impala-asynchronous": Case(f"{SCRIPTED} algorithm.kind=impala"),
     "stellaris": Case(
