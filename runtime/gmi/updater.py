@@ -120,7 +120,7 @@ class InstancesUpdater(InvokingUpdater[_Together]):
         self, trajectories: Sequence[Trajectory], spaces: Spaces, *, clip_rewards: bool
     ) -> KeptBatch:
         """Returns which trajectories make up the batch, without moving them."""
-        count, empty = len(trajectories), np.empty((0, len(trajectories)))
+        empty = np.empty((0, len(trajectories)))
         return KeptBatch(
             policy_versions=np.array(
                 [int(one["policy_version"]) for one in trajectories], np.int64
@@ -130,8 +130,8 @@ class InstancesUpdater(InvokingUpdater[_Together]):
             actions=empty,
             log_probs=empty,
             rewards=empty,
-            terminated=np.empty((0, count), np.bool_),
-            bootstrap_mask=np.empty((0, count), np.bool_),
+            terminated=empty,
+            bootstrap_mask=empty,
             bootstrap_observations=empty,
             invocation_ids=tuple(wire.field_text(one["invocation_id"]) for one in trajectories),
             slots=tuple(int(one["slot"]) for one in trajectories),

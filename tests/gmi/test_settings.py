@@ -74,81 +74,10 @@ def test_a_deployment_has_an_instance_for_each_vcpu_of_the_smallest_type() -> No
     assert (experiment.fleet.kind, experiment.cache.kind) == ("local", "none")
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"scaler": {"kind": "nitro"}},
-            "scaler.kind = nitro: a layout of learner.kind = gmi .*; allowed: fixed",
-        ),
-        (
-            {"algorithm": {"kind": "impala"}},
-            "algorithm.rounds = asynchronous: .*; allowed: synchronous, or",
-        ),
-        (
-            {"learner": {"kind": "gmi", "layout": "asynchronous"}},
-            r"algorithm.kind = ppo: .*; allowed: impact \|",
-        ),
-        (
-            {
-                "algorithm": {"kind": "impala"},
-                "learner": {"kind": "gmi", "layout": "asynchronous", "instances": 1},
-            },
-            r"learner.instances = 1: .* which has 12; allowed: auto \| 2 to 13",
-        ),
-        ({"fleet": {"kind": "lambda"}}, "fleet.kind = lambda: .*; allowed: auto | local"),
-        (
-            {"learner": {"kind": "gmi", "instances": 13}},
-            r"learner.instances = 13: .* which has 12; allowed: auto \| 1 to 12",
-        ),
-    ],
-)
-def test_what_instances_cannot_have_is_refused(changes: dict[str, Any], told: str) -> None:
-    tree = {**BASE, "learner": {"kind": "gmi"}, **changes}
-    with pytest.raises(ExperimentError, match=told):
-        experiment_from_tree(tree, source="x.yaml")
-
-
 WARP: dict[str, Any] = {
     "environment": {"id": "Ant-v5", "backend": "warp"},
     "learner": {"kind": "gmi"},
 }
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"environment": {"id": "Hopper-v4", "backend": "warp"}},
-            r"environment.id = Hopper-v4 .*; allowed: Ant-v5 \| .* \| Walker2d-v5, or environment.backend = gymnasium",
-        ),
-        (
-            {
-                "environment": {
-                    "id": "Ant-v5",
-                    "backend": "warp",
-                    "wrappers": ["gymnasium.wrappers.RescaleReward"],
-                }
-            },
-            "environment.wrappers = .*RescaleReward.*; allowed: none, or environment.backend = gymnasium",
-        ),
-        (
-            {"environment": {"id": "Ant-v5", "backend": "warp", "kwargs": {"healthy_reward": 2.0}}},
-            "environment.kwargs = .*healthy_reward.* is not possible with .*; allowed: none",
-        ),
-        (
-            {"learner": {"kind": "instance"}},
-            "learner.kind = instance .*; allowed: gmi, or environment.backend",
-        ),
-        (
-            {"algorithm": {"kind": "impala", "rounds": "synchronous"}},
-            "algorithm.kind = impala .*; allowed: ppo",
-        ),
-    ],
-)
-def test_what_is_not_simulated_is_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ExperimentError, match=told):
-        experiment_from_tree({**BASE, **WARP, **changes}, source="x.yaml")
 
 
 def test_all_of_an_instances_share_is_simulated_at_once() -> None:

@@ -76,7 +76,7 @@ class Worlds:
         count: ``W``.
         action_size: ``A``.
         observation_size: ``O``.
-        observations: Current observations, float32 ``[W, O]``.
+        now: The last step, overwritten by the next one; before the first, only its observations count.
         can_save: Whether it has a state.
         steps_max: Time limit of an episode; None if there is none, or if it differs between worlds.
     """
@@ -109,7 +109,11 @@ class Worlds:
         self.steps_max = int(limit) if isinstance(limit, int | float) else None
         first = _of_policy(environment.get_observations())
         self.observation_size = first.shape[-1] if getattr(first, "ndim", 0) == 2 else 0
-        self.observations = self._observations("get_observations()", first)
+        self._check_observations("get_observations()", first)
+        flags = torch.zeros((2, count), dtype=torch.bool, device=first.device)
+        rewards = torch.zeros(count, device=first.device)
+        # Many environments return the same tensor every time, and CUDA graphs read from where they were recorded.
+        self.now = WorldsStep(first.clone(), rewards, flags[0], flags[1], torch.zeros_like(first))
 
     def step(self, actions: torch.Tensor) -> WorldsStep:
         """Takes a step in each world.
@@ -121,7 +125,8 @@ class Worlds:
             UnusableEnvironmentError: It returned something unusable.
         """
         observed, rewards, dones, extras = self._environment.step(actions)
-        observations = self._observations("the observation of step()", _of_policy(observed))
+        now, observations = self.now, _of_policy(observed)
+        self._check_observations("the observation of step()", observations)
         self._check("the reward of step()", rewards, (self.count,), "a float type", is_float=True)
         self._check("the third result of step()", dones, (self.count,), "bool or whole numbers")
         is_over, timed_out = dones.bool(), torch.zeros_like(dones, dtype=torch.bool)
@@ -130,12 +135,14 @@ class Worlds:
             self._check(what, extras["time_outs"], (self.count,), "bool or whole numbers")
             timed_out = extras["time_outs"].bool() & is_over
         if "final_observations" in extras:
-            what = "extras['final_observations'] of step()"
-            followers = self._observations(what, extras["final_observations"])
+            followers = extras["final_observations"]
+            self._check_observations("extras['final_observations'] of step()", followers)
         else:
-            followers = torch.where(is_over[:, None], self.observations, observations)
-        self.observations = observations
-        return WorldsStep(observations, rewards.float(), is_over & ~timed_out, timed_out, followers)
+            followers = torch.where(is_over[:, None], now.observations, observations)
+        step = WorldsStep(observations, rewards, is_over & ~timed_out, timed_out, followers)
+        for old, new in zip(now, step, strict=True):
+            old.copy_(new)
+        return now
 
     def state(self) -> dict[str, torch.Tensor]:
         """Returns the environment's state; empty if it has none."""
@@ -144,18 +151,13 @@ class Worlds:
     def set_state(self, state: Tensors) -> None:
         """Continues from a state."""
         self._environment.set_state(dict(state))
-        self.observations = self._observations(
-            "get_observations()", _of_policy(self._environment.get_observations())
-        )
+        self.now.observations.copy_(_of_policy(self._environment.get_observations()))
 
-    def _observations(self, what: str, found: Any) -> torch.Tensor:
+    def _check_observations(self, what: str, found: Any) -> None:
         size = self.observation_size or "O"
         self._check(what, found, (self.count, size), "torch.float32", is_float=True)
         if found.dtype != torch.float32:
             self._refuse(f"{what} is {found.dtype}; allowed: torch.float32")
-        # Many environments return the same tensor every time.
-        observations: torch.Tensor = found.clone()
-        return observations
 
     def _check(
         self, what: str, found: Any, shape: tuple[Any, ...], types: str, *, is_float: bool = False

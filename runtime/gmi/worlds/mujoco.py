@@ -204,10 +204,8 @@ def _moving(*bounds: tuple[str, slice]) -> Callable[[Any, Any, torch.Tensor], Ou
         if hasattr(bare, "_contact_cost_weight"):
             costs = bare._contact_cost_weight * _forces(d, bare).square().sum((1, 2))
             rewards = rewards - costs.clamp(*getattr(bare, "_contact_cost_range", _ANY))
-        is_healthy, numbers = (
-            torch.ones_like(rewards, dtype=torch.bool),
-            torch.cat([d.qpos, d.qvel], 1),
-        )
+        numbers = torch.cat([d.qpos, d.qvel], 1)
+        is_healthy = torch.ones_like(rewards, dtype=torch.bool)
         for name, part in bounds:
             low, high = getattr(bare, name)
             is_healthy &= ((low < numbers[:, part]) & (numbers[:, part] < high)).all(1)
@@ -262,7 +260,8 @@ def _balancing(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
 
 def _two_poles(d: Any, bare: Any) -> Sequence[torch.Tensor]:
     angles = d.qpos[:, 1:]
-    velocities, force = d.qvel.clamp(-10.0, 10.0), d.qfrc_constraint[:, :1].clamp(-10.0, 10.0)
+    velocities = d.qvel.clamp(-10.0, 10.0)
+    force = d.qfrc_constraint[:, :1].clamp(-10.0, 10.0)
     return d.qpos[:, :1], angles.sin(), angles.cos(), velocities, force
 
 

@@ -12,7 +12,7 @@ import torch
 
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import Policy
-from runtime.gmi.worlds.batched import make_worlds
+from runtime.gmi.worlds.batched import WorldsStep, make_worlds
 
 _WORLDS, _STEPS = 4, 8
 """Size of a trial."""
@@ -55,7 +55,7 @@ class WorldsTasks:
         for step in range(_STEPS):
             actions = torch.randn((_WORLDS, worlds.action_size), generator=chance).to(device)
             before = worlds.state()
-            found = worlds.step(actions)
+            found = WorldsStep(*(tensor.clone() for tensor in worlds.step(actions)))
             for what in ("observations", "rewards"):
                 if not bool(getattr(found, what).isfinite().all()):
                     raise UnusableEnvironmentError(
@@ -114,7 +114,7 @@ class WorldsEvaluator:
         """
         self._worlds = make_worlds(made, episodes, device, seed)
         self._first, self._is_new = self._worlds.state(), True
-        self._seed, self._is_stochastic = seed, is_stochastic
+        self._seed, self._device, self._is_stochastic = seed, device, is_stochastic
 
     def __call__(self, weights: bytes, *, fresh: int | None) -> tuple[list[float], list[int]]:
         """Plays the episodes; returns their returns and lengths.
@@ -135,11 +135,11 @@ class WorldsEvaluator:
         is_done, lengths = np.zeros_like(is_whole), np.zeros(worlds.count, np.int64)
         returns, limit = np.zeros(worlds.count), worlds.steps_max or _UNLIMITED_EPISODE_STEPS_MAX
         while not is_done.all():
-            outputs = policy.outputs_together(list(worlds.observations.cpu().numpy()))
+            outputs = policy.outputs_together(list(worlds.now.observations.cpu().numpy()))
             if self._is_stochastic:
                 noise = policy.noise(stream, worlds.count)
                 outputs = np.stack(policy.sample_together(outputs, noise))
-            step = worlds.step(torch.from_numpy(outputs).to(worlds.observations.device))
+            step = worlds.step(torch.from_numpy(outputs).to(self._device))
             counts = is_whole & ~is_done
             returns[counts] += step.rewards.cpu().numpy()[counts]
             lengths[counts] += 1

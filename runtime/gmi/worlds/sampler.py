@@ -15,7 +15,7 @@ import torch
 
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import LOG_2PI
-from runtime.gmi.worlds.batched import Worlds, WorldsStep
+from runtime.gmi.worlds.batched import Worlds
 from runtime.learner.actor_critic import OBSERVATION_CLIP, ActorCritic
 from runtime.learner.graphs import graphed
 from runtime.learner.interfaces import Batch
@@ -43,7 +43,7 @@ class Sampler:
             steps: ``T``, steps of a round.
         """
         self.worlds, self.round_index, self.play_s = worlds, 0, 0.0
-        self._steps, count, device = steps, worlds.count, worlds.observations.device
+        self._steps, count, device = steps, worlds.count, worlds.now.rewards.device
 
         def kept(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros((steps, count, *shape), dtype=dtype, device=device)
@@ -64,18 +64,7 @@ class Sampler:
         self._noise = kept(worlds.action_size)
         # Of the open episodes.
         self._open = {name: torch.zeros_like(self._kept[name][0]) for name in _COUNTED}
-        # The current step.
-        self._now = {
-            name: torch.zeros_like(self._kept[name][0])
-            for name in (
-                "observations",
-                "actions",
-                "rewards",
-                "terminated",
-                "timed_out",
-                "followers",
-            )
-        }
+        self._actions = torch.zeros_like(self._kept["actions"][0])
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
         self._version = torch.zeros((), dtype=torch.int64, device=device)
         self._mean = torch.zeros(worlds.observation_size, device=device)
@@ -111,7 +100,7 @@ class Sampler:
             self._begin(learner, (_NOISE_STREAM, seed, round_index, instance))
             for _ in range(self._steps):
                 self._act()
-                self._take(self.worlds.step(self._now["actions"]))
+                self.worlds.step(self._actions)
                 self._keep()
             self._batch = self._finished(learner.policy_version)
         self.round_index, self.play_s = round_index, time.monotonic() - began_s
@@ -157,7 +146,6 @@ class Sampler:
         self._noise.normal_(generator=stream)
         self._version.fill_(learner.policy_version)
         self._step.zero_()
-        self._now["observations"].copy_(self.worlds.observations)
         self._open["first_versions"].copy_(
             torch.where(self._open["lengths"] == 0, self._version, self._open["first_versions"])
         )
@@ -167,7 +155,7 @@ class Sampler:
 
     def _choose(self, learner: ActorCritic[Any]) -> None:
         """Samples actions for the current observations."""
-        observations, log_std = self._now["observations"], learner.policy.log_std
+        observations, log_std = self.worlds.now.observations, learner.policy.log_std
         assert log_std is not None, "actions are continuous"
         inputs = observations
         if learner.settings.normalize_observations:
@@ -177,27 +165,22 @@ class Sampler:
         for layer in learner.policy.layers.children():
             inputs = layer(inputs)
         noise = self._noise.index_select(0, self._step)[0]
-        self._now["actions"].copy_(inputs + log_std.exp() * noise)
+        self._actions.copy_(inputs + log_std.exp() * noise)
         squares = noise.square().sum(1) + len(log_std) * LOG_2PI
         self._write("log_probs", -0.5 * squares - log_std.sum())
         self._write("observations", observations)
-        self._write("actions", self._now["actions"])
-
-    def _take(self, step: WorldsStep) -> None:
-        """Copies a step of the worlds to where the graph reads it."""
-        for name, tensor in step._asdict().items():
-            self._now[name].copy_(tensor)
+        self._write("actions", self._actions)
 
     def _count(self) -> None:
         """Keeps a step, and counts episodes."""
-        now, counted = self._now, self._open
+        now, counted = self.worlds.now, self._open
         for name in ("rewards", "terminated", "timed_out", "followers"):
-            self._write(name, now[name])
-        counted["returns"].add_(now["rewards"])
+            self._write(name, getattr(now, name))
+        counted["returns"].add_(now.rewards)
         counted["lengths"].add_(1)
         for name in _COUNTED:
             self._write(name, counted[name])
-        is_over = now["terminated"] | now["timed_out"]
+        is_over = now.terminated | now.timed_out
         for name in ("returns", "lengths"):
             counted[name].masked_fill_(is_over, 0)
         counted["first_versions"].copy_(

@@ -39,7 +39,8 @@ class Scripted:
         finals = self.get_observations()["policy"]
         self._at[ends > 0, 0] += 1
         self._at[ends > 0, 1] = 0
-        extras = {"time_outs": torch.from_numpy(ends == 2)}
+        # Some environments leave it set where nothing has ended.
+        extras = {"time_outs": torch.from_numpy(ends != 1)}
         if self._has_finals:
             extras["final_observations"] = finals
         dones = torch.from_numpy((ends > 0).astype(np.int64))
