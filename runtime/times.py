@@ -24,8 +24,5 @@ LEG_S = 900.0
 """Longest leg of a coordinator: Lambda's limit. It cannot be ended earlier."""
 LEG_BEGINNING_S, LEG_ENDING_S = 120.0, 45.0
 """Parts of a leg: its assumed start until the first round, and the time kept for its summary and last upload."""
-INTERFACES_S = 300.0
-"""Time for Lambda to delete a function's network interfaces after it has left the network. It usually takes about four
-minutes, and at most 20. CloudFormation does not wait for them after that, and they cost nothing."""
 CACHE_DELETION_S = 900.0
 """Assumed time to delete a cache."""

@@ -47,9 +47,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
         region=plan.prices.region,
         own=OwnNetwork.from_context(context, plan),
     )
-    guard = GuardStack(
-        app, GUARD_STACK, network=network, reserved_executions=plan.reserved_for_guard
-    )
+    guard = GuardStack(app, GUARD_STACK, reserved_executions=plan.reserved_for_guard)
     experiment = ExperimentStack(
         app,
         plan.stack_name,

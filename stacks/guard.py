@@ -39,7 +39,6 @@ from runtime.names import (
     LEARNER_SUFFIX,
     LEDGER_OUTPUT,
     LEDGER_TABLE_VARIABLE,
-    NETWORK_STACK,
     REPORTS_TOPIC_VARIABLE,
     RESERVED_OUTPUT,
     STACK_PREFIX,
@@ -56,7 +55,6 @@ from stacks.constructs.roles import (
     service,
 )
 from stacks.constructs.staging import GUARD_MODULE, guard_files
-from stacks.network import NetworkStack
 
 MEMORY_MIB = 256
 TIMEOUT_S = 240
@@ -67,7 +65,6 @@ GUARD_NAMESPACE = "NitroGuard"
 _CHECK = "GuardCheck"
 _MINUTE = Duration.minutes(1)
 _STACKS = arn_of("cloudformation", f"stack/{STACK_PREFIX}*/*")
-_NETWORK = arn_of("cloudformation", f"stack/{NETWORK_STACK}/*")
 _GROUPS = arn_of(
     "autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{STACK_PREFIX}*{LEARNER_SUFFIX}"
 )
@@ -97,7 +94,6 @@ class GuardStack(Stack):
         scope: Construct,
         construct_id: str,
         *,
-        network: NetworkStack,
         reserved_executions: int | None = None,
     ) -> None:
         """Composes the guard.
@@ -105,7 +101,6 @@ class GuardStack(Stack):
         Args:
             scope: The app.
             construct_id: The stack's name.
-            network: Owns the role that actor functions get when they leave it.
             reserved_executions: Concurrent executions that nothing else in the account can use; None if the account
                 is too small, or unknown.
         """
@@ -125,7 +120,7 @@ class GuardStack(Stack):
         self.reports = self._make_topic()
         self.dashboard = Dashboard(self, "Dashboard")
         self._log_group = make_log_group(self, is_shared=True)
-        self._function = self._make_function(network, reserved_executions)
+        self._function = self._make_function(reserved_executions)
         rule = events.Rule(
             self,
             "EveryMinute",
@@ -219,7 +214,7 @@ class GuardStack(Stack):
         )
         return topic
 
-    def _statements(self, network: NetworkStack) -> list[iam.PolicyStatement]:
+    def _statements(self) -> list[iam.PolicyStatement]:
         """Returns what the guard may do: look, and end what is an experiment's."""
         return [
             allow(
@@ -231,7 +226,7 @@ class GuardStack(Stack):
             log_statement(self._log_group),
             # CloudFormation deletes a stack with the role that created it, which it remembers.
             allow("FindStacks", ["tag:GetResources"]),
-            allow("ReadStacks", ["cloudformation:DescribeStacks"], [_STACKS, _NETWORK]),
+            allow("ReadStacks", ["cloudformation:DescribeStacks"], [_STACKS]),
             allow(
                 "DeleteStacks",
                 ["cloudformation:DeleteStack", "cloudformation:ListStackResources"],
@@ -256,7 +251,6 @@ class GuardStack(Stack):
                 "FindLearners",
                 [
                     "autoscaling:DescribeAutoScalingGroups",
-                    "autoscaling:DescribeScalingActivities",
                     "ec2:DescribeInstances",
                 ],
             ),
@@ -286,40 +280,16 @@ class GuardStack(Stack):
                 ],
                 [_VERSIONS],
             ),
-            # A function leaves the network by a configuration change, after all its versions are deleted.
-            allow(
-                "LeaveNetwork",
-                [
-                    f"lambda:{action}"
-                    for action in (
-                        "GetFunctionConfiguration",
-                        "UpdateFunctionConfiguration",
-                        "ListVersionsByFunction",
-                        "DeleteAlias",
-                    )
-                ],
-                [_FUNCTIONS],
-            ),
-            # AWS does not document whether IAM checks the function's ARN or the version's.
-            allow("DeleteVersions", ["lambda:DeleteFunction"], [_FUNCTIONS, _VERSIONS]),
-            allow(
-                "LeaveRole",
-                ["iam:PassRole"],
-                [network.interfaces_role.role_arn],
-                {"StringEquals": {"iam:PassedToService": "lambda.amazonaws.com"}},
-            ),
             allow(
                 "DeleteServerlessCaches",
                 ["elasticache:DescribeServerlessCaches", "elasticache:DeleteServerlessCache"],
                 [_CACHES],
             ),
             # ElastiCache requires of its caller the right to read tags.
-            allow("CacheInterfaces", ["ec2:DescribeNetworkInterfaces", "ec2:DescribeTags"]),
+            allow("CacheTags", ["ec2:DescribeTags"]),
         ]
 
-    def _make_function(
-        self, network: NetworkStack, reserved_executions: int | None
-    ) -> lambda_.Function:
+    def _make_function(self, reserved_executions: int | None) -> lambda_.Function:
         with guard_files() as folder:
             function = lambda_.Function(
                 self,
@@ -342,7 +312,7 @@ class GuardStack(Stack):
                     "Role",
                     "What the guard may do: look, and end what is an experiment's",
                     service("lambda"),
-                    self._statements(network),
+                    self._statements(),
                 ),
                 log_group=self._log_group,
             )

@@ -9,13 +9,12 @@ group in the experiment's stack.
 
 from __future__ import annotations
 
-from aws_cdk import CfnOutput, Fn, Stack
+from aws_cdk import CfnWaitConditionHandle, Fn, Stack
 from aws_cdk import aws_ec2 as ec2
-from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from runtime.names import CACHE_PORT, INTERFACES_ROLE_OUTPUT
-from stacks.constructs.roles import acknowledge, allow, arn_of, make_role, service
+from runtime.names import CACHE_PORT
+from stacks.constructs.roles import acknowledge
 from stacks.organisation import OwnNetwork
 
 HTTPS_PORT = 443
@@ -37,8 +36,6 @@ class NetworkStack(Stack):
         subnets: Ids of the subnets in which learners start, and caches are.
         actors: Security group of every experiment's actors: out to the caches, nothing in. An existing VPC
             has none.
-        interfaces_role: The role that an actor function gets when it leaves the network. Lambda uses a function's role
-            to delete its interfaces up to 20 minutes later, when the experiment's own role is gone.
     """
 
     def __init__(
@@ -65,10 +62,10 @@ class NetworkStack(Stack):
                 self, "Vpc", vpc_id=own.vpc, availability_zones=[Fn.select(0, Fn.get_azs())]
             )
             self.subnets = list(own.subnets)
-            self.interfaces_role = self._make_interfaces_role()
+            # CloudFormation makes no stack without a resource.
+            CfnWaitConditionHandle(self, "Nothing")
             return
         self._make_vpc(FIT_ZONES.get(region, ()))
-        self.interfaces_role = self._make_interfaces_role()
         self.actors = self._make_actors_group()
         self._export_all()
 
@@ -113,27 +110,6 @@ class NetworkStack(Stack):
             ec2.Peer.ipv4(self.vpc.vpc_cidr_block), ec2.Port.tcp(CACHE_PORT), "a trajectory cache"
         )
         return group
-
-    def _make_interfaces_role(self) -> iam.Role:
-        vpc = arn_of("ec2", f"vpc/{self.vpc.vpc_id}")
-        role = make_role(
-            self,
-            "Interfaces",
-            "Lets Lambda delete network interfaces that no function uses any more",
-            service("lambda"),
-            # Lambda makes the interfaces, and their names with them.
-            [
-                allow("FindInterfaces", ["ec2:DescribeNetworkInterfaces"]),
-                allow(
-                    "Interfaces",
-                    ["ec2:DeleteNetworkInterface"],
-                    [arn_of("ec2", "network-interface/*")],
-                    {"ArnEquals": {"ec2:Vpc": vpc}},
-                ),
-            ],
-        )
-        CfnOutput(self, INTERFACES_ROLE_OUTPUT, value=role.role_arn)
-        return role
 
     def _export_all(self) -> None:
         """Exports everything that any experiment may import.

@@ -141,12 +141,6 @@ class ActorFunction(Construct):
             allow("AccountConcurrency", ["lambda:GetAccountSettings"]),
         ]
 
-    @property
-    def release_statements(self) -> list[iam.PolicyStatement]:
-        """The right to end the warm actors, if there are any."""
-        actions = ["lambda:DeleteProvisionedConcurrencyConfig"]
-        return [allow("ActorRelease", actions, [self.arn])] if self._is_warm else []
-
 
 def _network_statements(function_name: str) -> list[iam.PolicyStatement]:
     """Lets Lambda itself make and delete the function's network interfaces, but not the code that runs in it."""

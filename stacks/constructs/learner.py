@@ -102,7 +102,7 @@ class LearnerInstance(Construct):
                 ["autoscaling:SetDesiredCapacity"],
                 [arn_of("autoscaling", group_resource)],
             ),
-            *([*actor.statements, *actor.release_statements] if actor else []),
+            *(actor.statements if actor else []),
             *([cache.learner_statement] if cache else []),
         ]
         role = make_role(self, "Role", "What the learner may do", service("ec2"), rights)

@@ -400,7 +400,9 @@ def test_an_organisations_requirements_are_met_by_every_stack(
             if '"Tags"' in before or '"TagSpecifications"' in before:
                 assert '"cost-center"' in json.dumps(one), name
                 assert ('"nitro:run"' in before) == ('"nitro:run"' in json.dumps(one)), name
-    assert {one["Type"] for one in resources(made, NETWORK_STACK).values()} == {"AWS::IAM::Role"}
+    assert {one["Type"] for one in resources(made, NETWORK_STACK).values()} == {
+        "AWS::CloudFormation::WaitConditionHandle"
+    }
     data = made.only("AWS::EC2::LaunchTemplate")["LaunchTemplateData"]
     assert data["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
     assert data["BlockDeviceMappings"][0]["Ebs"]["KmsKeyId"] == CORPORATE["ebs_key"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from runtime.aws.asking import find, list_all
@@ -22,8 +21,6 @@ GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
 MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
 CACHE = "AWS::ElastiCache::ServerlessCache"
 
-_INTERFACE = "AWS Lambda VPC ENI-"
-"""Prefix of an interface's description; the name of its function follows."""
 _BILLED_STATES = ["pending", "running", "stopping", "stopped"]
 
 
@@ -150,56 +147,6 @@ def is_there(functions: Any, name: str) -> bool:
         name: The function's name.
     """
     return find(lambda: functions.get_function_concurrency(FunctionName=name)) is not None
-
-
-def leave_network(client: Client, parts: Parts, role_arn: str) -> str:
-    """Takes the actor function out of the network, so that CloudFormation need not wait for its network interfaces.
-
-    That wait would be most of a teardown: 25 to 40 minutes (aws-cloudformation/cloudformation-coverage-roadmap#392).
-    Lambda deletes an interface up to 20 minutes after the last function or published version stops using it, with the
-    function's role. So the versions are deleted, and the function gets a role of the network's stack. Actors do not
-    have that role from the start, because it would admit each experiment's actors to every cache. Later steps need not
-    wait for Lambda.
-
-    Args:
-        role_arn: A role that may delete network interfaces and outlives the function; empty if there is none.
-    """
-    if parts.function is None:
-        return ""
-    functions = client("lambda")
-    which = {"FunctionName": parts.function}
-    function = find(lambda: functions.get_function_configuration(**which))
-    if function is None:
-        return ""
-    if function.get("VpcConfig", {}).get("SubnetIds"):
-        change = {**which, "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []}}
-        if role_arn:
-            change["Role"] = role_arn
-        functions.update_function_configuration(**change)
-    if parts.alias is not None:
-        find(lambda: functions.delete_alias(**which, Name=parts.alias))
-    for version in list_all(functions, "list_versions_by_function", "Versions", **which):
-        if version["Version"] != "$LATEST":
-            find(partial(functions.delete_function, **which, Qualifier=version["Version"]))
-    return ""
-
-
-def find_interfaces(client: Client, parts: Parts) -> str:
-    """Returns which of the actor function's network interfaces are left; empty once Lambda has deleted them."""
-    if parts.function is None:
-        return ""
-    which = {"FunctionName": parts.function}
-    function = find(lambda: client("lambda").get_function_configuration(**which))
-    if function is not None and function.get("LastUpdateStatus") == "InProgress":
-        return "Lambda to take the function out of the network"
-    left = list_all(
-        client("ec2"),
-        "describe_network_interfaces",
-        "NetworkInterfaces",
-        Filters=[{"Name": "description", "Values": [f"{_INTERFACE}{parts.function}-*"]}],
-    )
-    names = ", ".join(sorted(one["NetworkInterfaceId"] for one in left))
-    return f"{names} to be deleted by Lambda" if left else ""
 
 
 def end_cache(client: Client, parts: Parts) -> str:

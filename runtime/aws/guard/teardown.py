@@ -6,14 +6,10 @@ at any time, because each step first checks whether it is already done.
 
 from __future__ import annotations
 
-import datetime
-import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
-from runtime.aws.asking import list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS, ClientError, code_of, message_of
 from runtime.aws.guard import parts as ends
@@ -30,20 +26,17 @@ from runtime.aws.ledger import (
     LostRunError,
     Order,
 )
-from runtime.aws.stacks import DELETED, find_stack, outputs_of, resources_of
+from runtime.aws.stacks import DELETED, find_stack, resources_of
 from runtime.errors import RunError
-from runtime.names import EXPERIMENT_TAG, INTERFACES_ROLE_OUTPUT, NETWORK_STACK
-from runtime.times import ALIVE_S, INTERFACES_S, LEG_S, STOP_GRACE_S
+from runtime.names import EXPERIMENT_TAG
+from runtime.times import ALIVE_S, LEG_S, STOP_GRACE_S
 
 _PASSED_OVER_AFTER_S = 300.0
 """After this time, a refused step no longer delays the stack's deletion."""
-_CREATION, _NETWORK, _INTERFACES = "creation", "network", "interfaces"
-_BILL, _STACK, GONE = "bill", "stack", "gone"
+_CREATION, _BILL, _STACK, GONE = "creation", "bill", "stack", "gone"
 _ANSWER_CHARACTERS = 300
 _BLOCK_S = 300
 """Provisioned concurrency is billed in blocks of this length, to the end of the current one."""
-_NOT_LAUNCHED = ("Failed", "Cancelled")
-"""Statuses of Auto Scaling activities whose launch attempt failed."""
 
 
 class TeardownError(RunError):
@@ -57,11 +50,11 @@ class Teardown:
     2. *learner*: the only one that starts actors; its group is set to 0 for good, or the execution that runs its rounds
        is stopped;
     3. *provisioned capacity* and 4. *concurrency*: no actor is kept warm, and none can start any more;
-    5. *network*: the function leaves it, which Lambda does during the next steps;
-    6. *cache*; 7. *bill*: the final cost, into the ledger;
-    8. *interfaces*: wait until the function's interfaces are gone, so that CloudFormation need not;
-    9. *stack*: all that is left, which costs almost nothing; retried until it succeeds;
-    10. *gone*: Describe finds nothing of it.
+    5. *cache*; 6. *bill*: the final cost, into the ledger;
+    7. *stack*: all that is left, which costs almost nothing; retried until it succeeds. CloudFormation waits there for
+       the network interfaces of a function with a cache, up to 40 minutes
+       (aws-cloudformation/cloudformation-coverage-roadmap#392);
+    8. *gone*: Describe finds nothing of it.
     """
 
     def __init__(
@@ -178,11 +171,9 @@ class Teardown:
             yield "learner", lambda: ends.end_learner(client, parts)
             yield "provisioned capacity", lambda: ends.end_provisioned(client, parts)
             yield "concurrency", lambda: ends.end_concurrency(client, parts)
-            yield _NETWORK, lambda: ends.leave_network(client, parts, self._interfaces_role())
             yield "cache", lambda: ends.end_cache(client, parts)
             if not is_half_made:
                 yield _BILL, lambda: self._bill(deployed)
-            yield _INTERFACES, lambda: self._await_interfaces(deployed, parts)
         yield _STACK, lambda: self._delete_stack(deployed)
         # If an earlier step was refused, parts were billed until now. If the stack was being made, CloudFormation may
         # have begun a part that it had not listed.
@@ -263,53 +254,12 @@ class Teardown:
             part: min(gone_s[part], parts.gone_at_s.get(kind, gone_s[part])) if name else 0.0
             for part, (name, kind) in kinds.items()
         }
-        if parts.group is not None:
-            launched_s = self._launched_at_s(deployed, parts.group, until_s["learner"])
-            from_s = max(deployed.from_s.get("learner", 0.0), launched_s)
-            deployed = replace(deployed, from_s={**deployed.from_s, "learner": from_s})
         if parts.machine is not None:
             # A leg whose execution was stopped ends at its own time limit.
             until_s["learner"] = gone_s["learner"] + (0.0 if entry.state == FINISHED else LEG_S)
         if parts.alias is not None:
             until_s["provisioned"] += _BLOCK_S
         return deployed.cost_usd(entry, until_s)
-
-    def _launched_at_s(self, deployed: GuardedStack, group: str, gone_s: float) -> float:
-        """Returns when the group first launched an instance; ``gone_s`` if it never did, 0 if AWS does not tell."""
-        # Excludes an earlier deployment's group of the same name.
-        since_s = math.floor(deployed.created_at_s)
-        since = datetime.datetime.fromtimestamp(since_s, datetime.UTC).isoformat()
-        try:
-            activities: list[dict[str, Any]] = list_all(
-                self._client("autoscaling"),
-                "describe_scaling_activities",
-                "Activities",
-                AutoScalingGroupName=group,
-                IncludeDeletedGroups=True,
-                Filters=[{"Name": "StartTimeLowerBound", "Values": [since]}],
-            )
-        except AWS_ERRORS:
-            return 0.0
-        launched = [one for one in activities if one["StatusCode"] not in _NOT_LAUNCHED]
-        return min((one["StartTime"].timestamp() for one in launched), default=gone_s)
-
-    def _interfaces_role(self) -> str:
-        stack = find_stack(self._client("cloudformation"), NETWORK_STACK)
-        return outputs_of(stack or {}).get(INTERFACES_ROLE_OUTPUT, "")
-
-    def _await_interfaces(self, deployed: GuardedStack, parts: Parts) -> str:
-        """Waits briefly: after that, leftovers cost nothing, and Lambda deletes them with the network's role."""
-        order = _order(self._ledger.get(deployed.run))
-        left = "" if _INTERFACES in order.steps else ends.find_interfaces(self._client, parts)
-        if left and self._now() - order.steps.get(_NETWORK, order.ordered_at_s) < INTERFACES_S:
-            return left
-        if left:
-            self._tell(
-                f"{deployed.name}: network interfaces are left",
-                f"Waiting for {left}. They cost nothing; the experiment can be deployed again at once, but not "
-                f"{NETWORK_STACK} be deleted",
-            )
-        return ""
 
     def _delete_stack(self, deployed: GuardedStack) -> str:
         formation = self._client("cloudformation")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.aws.clients import clients
-from runtime.aws.failures import AWS_ERRORS, BotoCoreError, ClientError, ResponseParserError
+from runtime.aws.failures import BotoCoreError, ClientError, ResponseParserError
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG
 
@@ -44,21 +44,11 @@ def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
 
 
 def release(deployment: Deployment) -> None:
-    """Stops keeping actors warm, and ends this instance without a replacement.
+    """Ends this instance without a replacement. The guard ends all else, since nothing is left to do.
 
     Raises:
         ClientError: The instance could not be ended.
     """
-    function, _, alias = deployment.actor_function.rpartition(":")
-    if int(deployment.provisioned):
-        try:
-            clients()("lambda").delete_provisioned_concurrency_config(
-                FunctionName=function, Qualifier=alias
-            )
-        except AWS_ERRORS as error:
-            LOG.warning(
-                "the warm actors stay, and cost money, until the stack is destroyed: %s", error
-            )
     clients()("autoscaling").set_desired_capacity(
         AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False
     )

@@ -339,28 +339,6 @@ class _Answers:
             one.end_machines(one.gone_s.get(GROUP, account.now_s))
 
     @staticmethod
-    def describe_scaling_activities(
-        account: Account, AutoScalingGroupName: str, Filters: Any, **_: Any
-    ) -> Any:
-        if account.draw.random() < account.refusing:
-            raise refused("Throttling")
-        since_s = datetime.datetime.fromisoformat(Filters[0]["Values"][0]).timestamp()
-        machines = [
-            machine
-            for one in account.stacks
-            if AutoScalingGroupName == f"{one.name}-{GROUP}"
-            for machine in one.machines
-        ]
-        return {
-            "Activities": [
-                {"StartTime": at(machine.from_s), "StatusCode": "Successful"}
-                for machine in machines
-                if machine.from_s >= since_s
-            ]
-            + [{"StartTime": at(since_s), "StatusCode": "Failed"}]
-        }
-
-    @staticmethod
     def describe_auto_scaling_groups(
         account: Account, AutoScalingGroupNames: list[str]
     ) -> dict[str, Any]:
@@ -399,10 +377,6 @@ class _Answers:
                 one.end_machines(account.now_s + account.draw.uniform(0, TERMINATION_S))
 
     @staticmethod
-    def describe_network_interfaces(account: Account, **_: Any) -> dict[str, Any]:
-        return {"NetworkInterfaces": []}
-
-    @staticmethod
     def get_provisioned_concurrency_config(
         account: Account, FunctionName: str, Qualifier: str
     ) -> dict[str, Any]:
@@ -438,10 +412,6 @@ class _Answers:
     ) -> None:
         for one in _of(account, FunctionName):
             one.concurrency = ReservedConcurrentExecutions
-
-    @staticmethod
-    def get_function_configuration(account: Account, **_: Any) -> dict[str, Any]:
-        raise refused("ResourceNotFoundException")
 
     @staticmethod
     def describe_serverless_caches(account: Account, ServerlessCacheName: str) -> dict[str, Any]:

@@ -44,9 +44,7 @@ from runtime.times import (
     STOP_GRACE_S,
 )
 from stacks.assembly import make_app
-from stacks.constructs.learner import GROUP_LOGICAL_ID
 from stacks.guard import TIMEOUT_S
-from tests.simulators.aws import moto_types
 from tests.simulators.aws.moto_types import deploy
 from tests.stacks.conftest import RUN, SETTINGS, experiment_text
 
@@ -56,10 +54,8 @@ STEPS = [
     "learner",
     "provisioned capacity",
     "concurrency",
-    "network",
     "cache",
     "bill",
-    "interfaces",
     "stack",
     "gone",
 ]
@@ -105,7 +101,6 @@ class Account:
         reads: Requests to find stacks: service and operation, in order.
         untagged: Names of stacks that the list of tags does not have yet.
         listed_too: Deleted stacks that the list of tags still has.
-        clock: A file with the time for moto, in which network interfaces linger.
         unmade: Types of resources that CloudFormation has not begun yet.
         hanging: Calls that name one of these get no answer.
     """
@@ -124,7 +119,6 @@ class Account:
     reads: list[str] = field(default_factory=list)
     untagged: set[str] = field(default_factory=set)
     listed_too: list[dict[str, Any]] = field(default_factory=list)
-    clock: Path | None = None
 
     def client(self, service: str, *, is_quick: bool = False) -> Any:
         return _Spy(self, service, client_of(service, region_name="us-east-1"))
@@ -137,13 +131,6 @@ class Account:
         """Deploys an experiment; returns its stack's id."""
         template = self.assembly(name) / f"Nitro-{name}.template.json"
         deploy(client_of, template, f"Nitro-{name}")
-        if self.clock:
-            client_of("cloudformation").signal_resource(
-                StackName=f"Nitro-{name}",
-                LogicalResourceId=GROUP_LOGICAL_ID,
-                UniqueId="i",
-                Status="SUCCESS",
-            )
         (found,) = [one for one in find_deployments(client_of)[0] if one.experiment == name]
         self.now_s = max(self.now_s, found.created_at_s)
         if is_asking:
@@ -191,8 +178,6 @@ class Account:
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
-        if self.clock is not None:
-            self.clock.write_text(f"0 {self.now_s} 0")
 
     def left(self, name: str) -> list[str]:
         """Returns an experiment's resources, found with Describe."""
@@ -365,9 +350,6 @@ def test_one_that_has_finished_is_gone_after_one_tick_in_the_right_order(account
         "autoscaling.set_desired_capacity",
         "lambda.delete_provisioned_concurrency_config",
         "lambda.put_function_concurrency",
-        "lambda.update_function_configuration",
-        "lambda.delete_alias",
-        "lambda.delete_function",
         "elasticache.delete_serverless_cache",
         "cloudformation.delete_stack",
     ]
@@ -587,7 +569,6 @@ def test_a_guard_that_dies_between_any_two_calls_is_continued_by_the_next(accoun
         "autoscaling.set_desired_capacity",
         "lambda.delete_provisioned_concurrency_config",
         "lambda.put_function_concurrency",
-        "lambda.update_function_configuration",
         "elasticache.delete_serverless_cache",
     ],
 )
@@ -605,7 +586,7 @@ def test_a_step_that_is_refused_for_good_does_not_keep_the_rest_alive(
     assert "Nitro-hopper" in account.left("hopper")
     # The steps that can be done are done at once; CloudFormation does the rest five minutes later.
     done = account.ledger.get(f"hopper/{RUN}").order.steps
-    assert len(done) == 6
+    assert len(done) == 4
     for _ in range(7):
         account.tick()
     assert account.left("hopper") == []
@@ -843,79 +824,6 @@ def test_a_stack_that_is_protected_is_told(account: Account) -> None:
     assert "ValidationError" in account.tick()["Nitro-hopper"]["waiting_for"]
     assert "Nitro-hopper could not be deleted (1 times)" in account.told
     assert [one for one in account.left("hopper") if one.startswith("i-") or "cache" in one] == []
-
-
-# Network interfaces
-
-
-@pytest.fixture
-def lingering(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Account:
-    """An account in which functions' network interfaces linger like Lambda's."""
-    account.clock = tmp_path / "clock"
-    account.sleep(time.time())
-    monkeypatch.setenv("MOTO_CLOCK", str(account.clock))
-    return account
-
-
-def test_a_creation_that_is_taken_back_does_not_wait_for_interfaces(lingering: Account) -> None:
-    clock, lingering.clock = lingering.clock, None
-    stack = lingering.deploy("hopper")
-    lingering.clock = clock
-    client_of("cloudformation").signal_resource(
-        StackName=stack, LogicalResourceId=GROUP_LOGICAL_ID, UniqueId="i", Status="FAILURE"
-    )
-    assert lingering.tick(30)["Nitro-hopper"]["decision"].startswith(
-        "its stack is ROLLBACK_IN_PROGRESS: its events"
-    )
-    assert minutes_until_gone(lingering) <= 6
-    assert interfaces() == lingering.left("hopper") == []
-    assert not any("could not be deleted" in subject for subject in lingering.told)
-
-
-def interfaces() -> list[str]:
-    return [
-        one["NetworkInterfaceId"]
-        for one in client_of("ec2").describe_network_interfaces(
-            Filters=[{"Name": "description", "Values": ["AWS Lambda VPC ENI-*"]}]
-        )["NetworkInterfaces"]
-    ]
-
-
-def minutes_until_gone(account: Account) -> float:
-    began_s = account.now_s
-    while "Nitro-hopper" in (reports := account.tick()):
-        assert "error" not in reports["Nitro-hopper"]
-        if not reports["Nitro-hopper"]["waiting_for"]:
-            break
-    return (account.now_s - began_s) / 60
-
-
-def test_a_teardown_takes_minutes_where_cloudformation_alone_takes_half_an_hour(
-    lingering: Account,
-) -> None:
-    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
-    assert len(interfaces()) == 2
-    assert minutes_until_gone(lingering) <= 6
-    assert interfaces() == lingering.left("hopper") == []
-    # Again, but now the stack is deleted without the guard's preparation.
-    stack = lingering.deploy("hopper")
-    began_s = lingering.now_s
-    client_of("cloudformation").delete_stack(StackName=stack)
-    while find_stack(client_of("cloudformation"), stack)["StackStatus"] != "DELETE_COMPLETE":
-        lingering.sleep(60)
-    assert lingering.now_s - began_s == pytest.approx(moto_types.INTERFACES_DELETED_S, abs=61)
-
-
-def test_interfaces_that_stay_are_told_and_deleted_with_a_role_that_outlives_the_experiment(
-    lingering: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(moto_types, "INTERFACES_LEFT_S", 1200.0)
-    lingering.train("hopper", lingering.deploy("hopper"), state=FINISHED, reason="max_rounds")
-    assert minutes_until_gone(lingering) <= 7
-    assert (len(interfaces()), lingering.left("hopper")) == (2, [])
-    assert "Nitro-hopper: network interfaces are left" in lingering.told
-    lingering.sleep(1200)
-    assert interfaces() == []
 
 
 # By hand

@@ -13,7 +13,6 @@ from runtime.aws.guard.parts import (
     end_concurrency,
     end_learner,
     find_executions,
-    leave_network,
 )
 from tests.simulators.aws.moto_server import CREDENTIALS
 
@@ -50,25 +49,3 @@ def test_a_machine_that_is_gone_has_nothing_to_end_and_nobody_can_tell_what_it_r
 def test_all_functions_are_barred(aws) -> None:
     assert Parts(function="a", others=("b", "c")).functions == ["a", "b", "c"]
     assert end_concurrency(aws, Parts(function="gone", others=("gone-too",))) == ""
-
-
-def test_a_version_that_the_guard_and_stop_delete_at_once_is_gone(aws) -> None:
-    role = aws("iam").create_role(RoleName="it", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
-    ours, theirs = aws("lambda"), aws("lambda")
-    ours.create_function(
-        FunctionName="actor",
-        Runtime="python3.11",
-        Role=role,
-        Handler="module.handler",
-        Publish=True,
-        Code={"ZipFile": b"nothing"},
-    )
-    deleted = []
-
-    def delete_first(**_) -> None:
-        theirs.delete_function(FunctionName="actor", Qualifier="1")
-        deleted.append("1")
-
-    ours.meta.events.register("before-call.lambda.DeleteFunction", delete_first)
-    assert leave_network(lambda service: ours, Parts(function="actor"), "") == ""
-    assert deleted == ["1"]

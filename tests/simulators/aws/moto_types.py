@@ -11,9 +11,8 @@ Some settings come from the environment, as in moto:
 - MOTO_EC2_VCPU_QUOTA, MOTO_EC2_GPU_VCPU_QUOTA: vCPUs of running standard instances (5, AWS' default) and of G and VT
   instances (64); on demand and spot each;
 - MOTO_ELASTICACHE_ENDPOINT: ``host:port`` of every serverless cache, instead of a name that does not resolve;
-- MOTO_CLOCK: a file written by `tests.simulators.rehearsal.clock`. With it, functions in a VPC have network interfaces,
-  which linger by that clock as Lambda's do, and stacks wait for the signals of their creation policies, or are rolled
-  back. Without it, neither happens;
+- MOTO_CLOCK: a file written by `tests.simulators.rehearsal.clock`. With it, stacks wait for the signals of their
+  creation policies, or are rolled back;
 - MOTO_LAMBDA_ENDPOINT: the URL at which functions run. Without it, custom resources are created without invoking
   anything;
 - MOTO_FAILING_DELETIONS: ``STACK=COUNT``: the first COUNT deletions of that stack end in DELETE_FAILED, or its
@@ -49,7 +48,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.model import Shape
 from moto.autoscaling.models import FakeAutoScalingGroup
-from moto.autoscaling.responses import AutoScalingResponse
 from moto.awslambda.exceptions import LambdaClientError
 from moto.awslambda.responses import LambdaResponse
 from moto.awslambda.urls import url_paths as lambda_url_paths
@@ -66,7 +64,6 @@ from moto.core.common_models import CloudFormationModel
 from moto.core.config import default_user_config
 from moto.core.models import botocore_stubber
 from moto.core.responses import ActionResult, BaseResponse, EmptyResult
-from moto.ec2.models import EC2Backend, ec2_backends
 from moto.ec2.models.instances import Instance
 from moto.ec2.models.internet_gateways import InternetGateway
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
@@ -98,17 +95,8 @@ BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 IMAGE_PARAMETER_PREFIX = "/aws/service/ecs/optimized-ami/"
 IMAGE_ID = "ami-1e749f67"
 """Value of every parameter below that prefix: an image that moto provides."""
-INTERFACE = "AWS Lambda VPC ENI-"
-"""Start of the description of a function's network interface. The function's name and an id follow."""
-INTERFACES_LEFT_S = 240.0
-"""Seconds until a function's interfaces are gone after it left its VPC: "less than 5 minutes"
-(serverless/serverless#5008), "detached ~4 min after" (alchemy-run/alchemy#937). Lambda's guide allows 20 minutes. Tests
-may set this."""
 GROUP_ENDED_S = 60.0
 """If a creation is aborted, functions are deleted after their dependents: when the group's instance is gone."""
-INTERFACES_DELETED_S = 1800.0
-"""The same if the function is deleted with them. CloudFormation then waits "25-40 minutes"
-(aws-cloudformation/cloudformation-coverage-roadmap#392)."""
 DELETION_S = 20.0
 """Least seconds that the deletion of a stack takes."""
 _TAKEN_BACK_S = 5.0
@@ -563,70 +551,13 @@ def _let_machines_run() -> None:
     default_user_config["stepfunctions"]["execute_state_machine"] = True
 
 
-# Network interfaces of functions, if there is a clock
+# What happens at its time
 
 
 def _clock_s() -> float | None:
     """Returns seconds since 1970 by the clock of MOTO_CLOCK; None without one."""
     path = os.environ.get("MOTO_CLOCK")
     return Clock(Path(path)).now() if path else None
-
-
-def _add_interfaces(function: str, config: Values) -> None:
-    """Adds one for each subnet. Functions with the same security groups share it."""
-    call = _caller("ec2", REGION)
-    shared = {
-        (one["SubnetId"], *(group["GroupId"] for group in one["Groups"]))
-        for one in call("DescribeNetworkInterfaces", {})["NetworkInterfaces"]
-        if one["Description"].startswith(INTERFACE)
-    }
-    for subnet in config["SubnetIds"]:
-        if (subnet, *config["SecurityGroupIds"]) not in shared:
-            call(
-                "CreateNetworkInterface",
-                {
-                    "SubnetId": subnet,
-                    "Groups": config["SecurityGroupIds"],
-                    "Description": f"{INTERFACE}{function}-{uuid4()}",
-                },
-            )
-
-
-def _is_in(function: Any, subnet: str) -> bool:
-    return subnet in ((function.vpc_config or {}).get("SubnetIds") or [])
-
-
-def _release_interfaces(backend: EC2Backend) -> None:
-    """Deletes interfaces that no function or version has used for long enough, with the function's last role."""
-    now_s = _clock_s()
-    if now_s is None:
-        return
-    functions = list(
-        get_backend("lambda")[backend.account_id][backend.region_name].list_functions("ALL")
-    )
-    roles = {role.arn for role in get_backend("iam")[backend.account_id]["aws"].roles.values()}
-    for interface in [
-        one for one in backend.enis.values() if (one.description or "").startswith(INTERFACE)
-    ]:
-        own = [
-            one
-            for one in functions
-            if one.function_name == interface.description[len(INTERFACE) : -37]
-        ]
-        users = [one for one in functions if _is_in(one, interface.subnet.id)]
-        if own or users:
-            interface.last_role = [*users, *own][0].role
-        if users:
-            interface.free_at_s = None
-        elif getattr(interface, "free_at_s", None) is None:
-            interface.free_at_s = now_s + (INTERFACES_LEFT_S if own else INTERFACES_DELETED_S)
-        elif now_s >= interface.free_at_s and interface.last_role in roles:
-            backend.delete_network_interface(interface.id)
-
-
-def _get_interfaces(backend: EC2Backend, *args: Any, **filters: Any) -> Any:
-    _release_interfaces(backend)
-    return _own_interfaces(backend, *args, **filters)
 
 
 # Types that moto lacks, or gets wrong
@@ -636,8 +567,6 @@ def _finish_function(call: Call, known: Values) -> Values:
     if "ReservedConcurrentExecutions" in known:
         names = ("FunctionName", "ReservedConcurrentExecutions")
         call("PutFunctionConcurrency", {name: known[name] for name in names})
-    if "SubnetIds" in known.get("VpcConfig", {}) and _clock_s() is not None:
-        _add_interfaces(known["FunctionName"], known["VpcConfig"])
     return {"Arn": known["FunctionArn"]}
 
 
@@ -1017,36 +946,6 @@ def _lambda_error(status: int, code: str, message: str) -> LambdaClientError:
     return error
 
 
-class _ScalingOperations:
-    """Launches of groups, because moto counts no activities. Their times are wall-clock times, so none is filtered."""
-
-    def describe_scaling_activities(self) -> ActionResult:
-        name = self._get_param("AutoScalingGroupName")
-        launched = [
-            one
-            for one in ec2_backends[self.current_account][self.region].all_instances()
-            if any(
-                tag["key"] == "aws:autoscaling:groupName" and tag["value"] == name
-                for tag in one.get_tags()
-            )
-        ]
-        return ActionResult(
-            {
-                "Activities": [
-                    {
-                        "ActivityId": one.id,
-                        "AutoScalingGroupName": name,
-                        "Cause": "capacity",
-                        "StatusCode": "Successful",
-                        "Description": f"Launching a new EC2 instance: {one.id}",
-                        "StartTime": one.launch_time,
-                    }
-                    for one in launched
-                ]
-            }
-        )
-
-
 class _StackOperations:
     """Signals. Without a clock no stack waits for them, but those it would wait for are accepted."""
 
@@ -1272,8 +1171,10 @@ def _is_to_fail(stack: Stack) -> bool:
 
 
 def _waits(stack: Stack) -> bool:
-    """Whether CloudFormation waits before it deletes: for a cache in creation, or for the interfaces of a function
-    that is in a VPC by then.
+    """Whether CloudFormation waits before it deletes: for a cache in creation, and always for some time.
+
+    *Not* real: for a function in a VPC it waits 25 to 40 minutes
+    (aws-cloudformation/cloudformation-coverage-roadmap#392).
     """
     now_s = _clock_s()
     if now_s is None:
@@ -1284,23 +1185,12 @@ def _waits(stack: Stack) -> bool:
     if any(one.cf_resource_type == CACHE_TYPE and _is_in_creation(one) for one in resources):
         return True
     if getattr(stack, "deleted_at_s", None) is None:
-        ids = {
-            one.physical_resource_id
-            for one in resources
-            if one.cf_resource_type == "AWS::Lambda::Function"
-        }
-        functions = _caller("lambda", REGION)("ListFunctions", {})["Functions"]
-        is_inside = any(
-            one["FunctionName"] in ids and one.get("VpcConfig", {}).get("SubnetIds")
-            for one in functions
-        )
-        stack.deleted_at_s = now_s + (INTERFACES_DELETED_S if is_inside else DELETION_S)
+        stack.deleted_at_s = now_s + DELETION_S
     return now_s < stack.deleted_at_s
 
 
 def _describe_stacks(backend: CloudFormationBackend, name_or_id: str) -> list[Stack]:
     """Works like moto, after doing what is due by now."""
-    _release_interfaces(ec2_backends[backend.account_id][backend.region_name])
     for stack in list(backend.stacks.values()):
         given_up_at_s, reason = getattr(stack, "given_up", (math.inf, ""))
         if stack.status == "DELETE_IN_PROGRESS":
@@ -1321,7 +1211,6 @@ def _register() -> None:
     for operations, responses in (
         (_ElastiCacheOperations, ElastiCacheResponse),
         (_LambdaOperations, LambdaResponse),
-        (_ScalingOperations, AutoScalingResponse),
         (_StackOperations, CloudFormationResponse),
     ):
         for name, method in vars(operations).items():
@@ -1493,7 +1382,6 @@ _own_block_device = Instance.add_block_device
 _own_description = CloudFormationBackend.describe_stacks
 _own_log_group_attribute = LogGroup.get_cfn_attribute
 _own_subnet_creation = Subnet.create_from_cloudformation_json.__func__
-_own_interfaces = EC2Backend.get_all_network_interfaces
 _own_stack_deletion = CloudFormationBackend.delete_stack
 _own_stack_resources = Stack.stack_resources.fget
 _own_security_groups = LaunchTemplateVersion.security_groups.fget
@@ -1513,7 +1401,6 @@ Instance.terminate = _terminate
 Instance.add_block_device = _add_block_device
 CloudFormationBackend.delete_stack = _delete_stack
 CloudFormationBackend.describe_stacks = _describe_stacks
-EC2Backend.get_all_network_interfaces = _get_interfaces
 Stack.stack_resources = property(_stack_resources)
 Stack.create_resources = _create_resources
 Stack.update = _update_stack

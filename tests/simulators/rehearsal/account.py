@@ -50,7 +50,6 @@ _DESCRIBED = {
     "auto scaling groups": "autoscaling describe_auto_scaling_groups AutoScalingGroups AutoScalingGroupName",
     "launch templates": "ec2 describe_launch_templates LaunchTemplates LaunchTemplateName",
     "volumes": "ec2 describe_volumes Volumes VolumeId",
-    "network interfaces": "ec2 describe_network_interfaces NetworkInterfaces NetworkInterfaceId",
     "caches": "elasticache describe_serverless_caches ServerlessCaches ServerlessCacheName",
     "state machines": "stepfunctions list_state_machines stateMachines name",
     "alarms": "cloudwatch describe_alarms MetricAlarms AlarmName",

@@ -21,15 +21,13 @@ from runtime.names import (
     EXPERIMENT_TAG,
     FILES_OUTPUT,
     GUARD_STACK,
-    INTERFACES_ROLE_OUTPUT,
-    NETWORK_STACK,
     POOL_ROLE_OUTPUT,
     SHARED_STACKS,
     run_key,
 )
 from tests.stacks.conftest import NAME, RUN, STACK
 from tests.stacks.iam import decisions
-from tests.stacks.iam.account import STACK_UUID, Account
+from tests.stacks.iam.account import Account
 from tests.stacks.iam.asked import requests_of
 from tests.stacks.iam.database import (
     ACCOUNT,
@@ -68,7 +66,6 @@ INVOKE, _FUNCTION_COLONS = "lambda:InvokeFunction", "arn:aws:lambda:r:a:function
 REHEARSED = "Nitro-hopper"
 """The stack of rehearsals."""
 LEARNER, GUARD, POOL = f"{REHEARSED}-LearnerRole", "NitroGuard-Role", f"{REHEARSED}-PoolRole"
-RELEASE = "lambda:DeleteProvisionedConcurrencyConfig"
 _CONDITIONAL = (
     "s3:ListBucket",
     "cloudwatch:PutMetricData",
@@ -249,8 +246,6 @@ def learner(account: Account) -> Role:
     stream = _arn("logs", f"log-group:{told['BOOT_LOG_GROUP']}:log-stream:one")
     has_function = bool(account.resources("AWS::Lambda::Function", STACK))
     others = set() if has_function else {one for one in recorded(LEARNER) if "lambda:" in one}
-    if not account.resources("AWS::Lambda::Alias", STACK):
-        others.add(RELEASE)
     owned = [arn for arn in account.arns(STACK) if ":log-group:" not in arn]
     _need_run(role, owned, without=others)
     role.need("s3:GetObject", _object_arn(told["NITRO_FILES"]))
@@ -272,7 +267,7 @@ def coordinator(account: Account) -> Role:
     _need_run(
         role,
         [_arn("lambda", f"function:{STACK}-actor")],
-        without=("ecr:GetAuthorizationToken", RELEASE),
+        without=("ecr:GetAuthorizationToken",),
     )
     role.need("lambda:InvokeFunction", _arn("lambda", f"function:{STACK}-learner"))
     role.need("s3:GetObject", _object_arn(account.variables()["NITRO_FILES"]))
@@ -421,62 +416,25 @@ def guard(account: Account) -> Role:
             ]
         )
     )
-    handed_over = f"arn:aws:iam::{ACCOUNT}:role/{_interfaces_role(account)}"
     quotas = [_arn("servicequotas", f"ec2/{code}") for code in VCPU_QUOTAS.values()]
     owned = [
         *own,
         *quotas,
         _arn("ec2", "instance/i-0123"),
-        handed_over,
         *experiment,
         *map(_of_other, experiment),
     ]
     role.need_recorded(
         GUARD,
         owned,
-        {
-            "ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}],
-            "iam:PassRole": [{"iam:PassedToService": ("lambda.amazonaws.com",)}],
-        },
+        {"ec2:TerminateInstances": [{f"aws:ResourceTag/{EXPERIMENT_TAG}": (NAME,)}]},
     )
     # The functions of a learner without an instance are barred. They are in no network.
     for arn in barred:
         for action in ("lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"):
             role.need(action, arn)
-    role.need(
-        "cloudformation:DescribeStacks",
-        _arn("cloudformation", f"stack/{NETWORK_STACK}/{STACK_UUID}"),
-    )
     _need_logs(role, function, GUARD_STACK)
-    role.keep_out(
-        {
-            "ec2:TerminateInstances": [{}],
-            "iam:PassRole": [{"iam:PassedToService": ("ec2.amazonaws.com",)}],
-        }
-    )
-    return role
-
-
-def _interfaces_role(account: Account) -> str:
-    value = account.templates[NETWORK_STACK]["Outputs"][INTERFACES_ROLE_OUTPUT]["Value"]
-    return account.text(NETWORK_STACK, value).rpartition("/")[2]
-
-
-def interfaces(account: Account) -> Role:
-    """The role of a function that has left the network, with which Lambda deletes its network interfaces."""
-    role = Role(account, _interfaces_role(account))
-    role.need("ec2:DescribeNetworkInterfaces")
-    vpc = account.text(
-        NETWORK_STACK, {"Ref": next(iter(account.resources("AWS::EC2::VPC", NETWORK_STACK)))}
-    )
-    role.need(
-        "ec2:DeleteNetworkInterface",
-        _arn("ec2", "network-interface/eni-0123"),
-        {"ec2:Vpc": (_arn("ec2", f"vpc/{vpc}"),)},
-    )
-    role.keep_out(
-        {"ec2:DeleteNetworkInterface": [{"ec2:Vpc": (_arn("ec2", "vpc/vpc-elses"),)}, {}]}
-    )
+    role.keep_out({"ec2:TerminateInstances": [{}]})
     return role
 
 
@@ -490,7 +448,7 @@ def roles_of(account: Account) -> list[Role]:
         if account.has_instance
         else [coordinator(account), learner_function(account), machine(account)]
     )
-    return [*actors, *runs, guard(account), interfaces(account)]
+    return [*actors, *runs, guard(account)]
 
 
 def _credentials(account: Account) -> tuple[str, str]:
