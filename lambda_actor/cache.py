@@ -48,8 +48,7 @@ ACTOR_RIGHTS = "on ~{*}:weights:* ~{*}:episode:* ~{*}:trajectory:* ~{*}:stop -@a
 
 ElastiCache has Redis 6's access control, where a key is for reading and writing. So a hostile actor may also
 overwrite weights and episodes of its own run, and read trajectories: the round's other actors then play another policy.
-Actors may write the stop key, because the guard stops them through one of them. Without the run's stop word that has no
-effect.
+They may also write the stop key. Without the run's stop word that has no effect.
 """
 
 _SOCKET_TIMEOUT_S = 6.0

@@ -33,7 +33,6 @@ from lambda_actor.waiting import waits
 OUTPUT_CHARACTERS_MAX = 2000
 """Maximum output of an environment per invocation. The rest is dropped."""
 _ALIKE = (
-    "stop",
     "cache_url",
     "run_id",
     "stop_digest",
@@ -75,13 +74,11 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             ``fragment_steps``, ``truncate_at_fragment``, ``policy_version``; ``seed``, ``round_index``, ``slot``;
             ``episode_id``, empty for a fresh episode. Optional ``replay``: how episodes are replayed that cannot be
             saved. Optional ``drop_unfinished``: drops the steps of an episode that the fragment's end cuts.
-            An event with ``stop`` only contains the run's stop word, and tells all actors to give up.
         context: Lambda's context object; not used.
 
     Returns:
         ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (steps taken, including dropped ones), without a
-        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed. For a ``stop`` event
-        ``status``: stopped.
+        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed.
 
     Raises:
         KeyError: A field is missing.
@@ -176,8 +173,6 @@ def roll_out_events(
 
 def _serve(events: Sequence[Mapping[str, Any]]) -> list[Answer | Exception]:
     """Serves similar events."""
-    if "stop" in events[0]:
-        return [_tried(_stop, event) for event in events]
     jobs = [_tried(_fetched, event) for event in events]
     playing = {index: job for index, job in enumerate(jobs) if not isinstance(job, Exception)}
     # A failed job's exception is its answer.
@@ -235,12 +230,6 @@ def _submit(
         **({} if fragment.replayed_steps is None else {"replayed_steps": fragment.replayed_steps}),
         **({"trajectory": messages.trajectory} if isinstance(messages, InlineMessages) else {}),
     }
-
-
-def _stop(event: Mapping[str, Any]) -> Answer:
-    """Sets the stop key, for callers that cannot reach the cache."""
-    _cache(event).stop(event["stop"])
-    return {"status": "stopped"}
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:

@@ -265,7 +265,7 @@ class GuardStack(Stack):
                 "FindAndStartLegs", ["states:ListExecutions", "states:StartExecution"], [_MACHINES]
             ),
             allow("EndLegs", ["states:StopExecution"], [_EXECUTIONS]),
-            # Actors. One of them sets the stop key if the learner cannot.
+            # Actors.
             allow(
                 "BarFunctions",
                 ["lambda:GetFunctionConcurrency", "lambda:PutFunctionConcurrency"],
@@ -274,7 +274,6 @@ class GuardStack(Stack):
             allow(
                 "EndWarmActors",
                 [
-                    "lambda:InvokeFunction",
                     "lambda:GetProvisionedConcurrencyConfig",
                     "lambda:DeleteProvisionedConcurrencyConfig",
                 ],

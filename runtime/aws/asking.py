@@ -36,15 +36,9 @@ def ask(question: Callable[[], T]) -> T:
             "AWS_PROFILE"
         ) from error
     except ClientError as error:
-        code = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         raise AccountError(
-            f"the AWS account cannot be asked: {error.operation_name}: {one_line(str(code))}: "
-            + (one_line(message_of(error)) or "the answer is not AWS'")
-        ) from error
-    except KeyError as error:
-        # botocore reads a proxy's page as XML, or as an empty answer.
-        raise AccountError(
-            f"the AWS account cannot be asked: the answer lacks {error}; is it AWS'?"
+            f"the AWS account cannot be asked: {error.operation_name}: {code_of(error)}: "
+            + one_line(message_of(error))
         ) from error
     except (BotoCoreError, ResponseParserError) as error:
         raise AccountError(f"the AWS account cannot be asked: {one_line(str(error))}") from error

@@ -10,7 +10,7 @@ writes does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -35,7 +35,6 @@ LEARNER_ATTRIBUTES = (
     "state",
     "reason",
     "instance_id",
-    "stop_event",
     "ledger",
     "spent_usd",
     "reserved_usd",
@@ -90,7 +89,6 @@ class Entry:
         state: ``starting`` (from the instance's boot), ``training``, or ``finished``; empty before the first write.
         reason: Why it finished.
         instance_id: The learner's instance.
-        stop_event: Event that makes the actor function stop running actors; empty if unknown or already sent.
         ledger: Contents of ``ledger.json``; empty before the first, and once the account is closed.
         spent_usd, reserved_usd: Since the run began. The reservation is the worst case of all work in progress.
         burn_usd_per_hour: Hourly cost of all parts that exist, even if idle; 0 before the first write.
@@ -114,7 +112,6 @@ class Entry:
     state: str = ""
     reason: str = ""
     instance_id: str = ""
-    stop_event: str = ""
     ledger: str = ""
     spent_usd: float = 0.0
     reserved_usd: float = 0.0
@@ -151,14 +148,12 @@ class Entry:
         return self.order if self.order is not None and self.order.stack == stack else None
 
 
-_TEXTS = [one.name for one in fields(Entry) if one.type == "str"]
-_NUMBERS = [one.name for one in fields(Entry) if one.type == "float"]
+_ATTRIBUTES = [one.name for one in fields(Entry)]
 _OF_LEARNER: dict[str, str | float] = {
     "writer": "",
     "state": "",
     "reason": "",
     "instance_id": "",
-    "stop_event": "",
     "ledger": "",
     "burn_usd_per_hour": 0.0,
     "heartbeat_at_s": 0.0,
@@ -217,7 +212,6 @@ class Ledger:
                 "writer": writer,
                 "state": STARTING,
                 "reason": "",
-                "stop_event": "",
                 "instance_id": instance_id,
                 "heartbeat_at_s": now_s,
             },
@@ -251,14 +245,14 @@ class Ledger:
         )
 
     def finish(self, run: str, *, stack: str, reason: str) -> None:
-        """Records that the deployment has nothing left to do and that its actors have been stopped.
+        """Records that the deployment has nothing left to do.
 
         Raises:
             LostRunError: A later deployment has begun.
         """
         self._update(
             run,
-            {"state": FINISHED, "reason": reason, "stop_event": ""},
+            {"state": FINISHED, "reason": reason},
             condition=_SAME_STACK,
             this=stack,
             refused=_late(run),
@@ -289,38 +283,24 @@ class Ledger:
         except _HeldError:
             return self._known(run)
 
-    def missed(self, run: str, parts: Collection[str], *, stack: str, now_s: float) -> None:
-        """Records that these of a stack's `PARTS` had not been begun at that time."""
+    def saw(self, run: str, *, stack: str, **figures: float) -> None:
+        """Records what the guard has seen of a deployment: attributes of `Entry`. Nothing if a later one has begun."""
         with suppress(_HeldError):
-            self._update(
-                run,
-                {f"{part}_from_s": now_s for part in parts},
-                condition=_SAME_STACK,
-                this=stack,
-                refused=_HeldError(),
-            )
-
-    def saw(self, run: str, *, heartbeat_at_s: float, now_s: float) -> None:
-        """Records the newest heartbeat that the guard has seen, and when it saw it."""
-        self._update(run, {"seen_heartbeat_s": heartbeat_at_s, "seen_at_s": now_s})
+            self._update(run, figures, condition=_SAME_STACK, this=stack, refused=_HeldError())
 
     def order(self, run: str, *, stack: str, reason: str, now_s: float) -> Entry:
         """Orders the teardown unless it is ordered already; returns the entry with the order that holds."""
         order = {
-            "M": {
-                "stack": {"S": stack},
-                "reason": {"S": reason[:_REASON_CHARACTERS]},
-                "ordered_at_s": _value(now_s),
-                "steps": {"M": {}},
-                "failures": _value(0),
-            }
+            "stack": stack,
+            "reason": reason[:_REASON_CHARACTERS],
+            "ordered_at_s": now_s,
+            "steps": {},
+            "failures": 0,
         }
         try:
             return self._update(
                 run,
-                {},
-                more="teardown = :order",
-                values={":order": order},
+                {"teardown": order},
                 condition="attribute_not_exists(teardown) OR teardown.#stack <> :this",
                 this=stack,
                 refused=_HeldError(),
@@ -329,38 +309,32 @@ class Ledger:
             return self._known(run)
 
     def step_done(self, run: str, step: str, *, stack: str, now_s: float) -> Entry:
-        """Records when a step of the teardown was done; the first call counts.
+        """Records when a step of the teardown was done.
 
         Raises:
             LostRunError: The order is for a later deployment.
         """
         return self._update(
             run,
-            {},
-            more="teardown.steps.#step = if_not_exists(teardown.steps.#step, :at)",
-            names={"#step": step},
-            values={":at": _value(now_s)},
+            {f"teardown.steps.{step}": now_s},
             condition=_SAME_ORDER,
             this=stack,
             refused=_late(run),
         )
 
-    def count_failure(self, run: str, *, stack: str) -> int:
-        """Counts one more failed deletion; returns the total.
+    def count_failures(self, run: str, failures: int, *, stack: str) -> None:
+        """Records how often deleting the stack has failed.
 
         Raises:
             LostRunError: The order is for a later deployment.
         """
-        entry = self._update(
+        self._update(
             run,
-            {},
-            more="teardown.failures = teardown.failures + :one",
-            values={":one": _value(1)},
+            {"teardown.failures": failures},
             condition=_SAME_ORDER,
             this=stack,
             refused=_late(run),
         )
-        return entry.order.failures if entry.order else 0
 
     def close(self, run: str, *, stack: str, spent_usd: float, now_s: float) -> None:
         """Records the run's final cost once the deployment is no longer billed; its learner cannot write after that.
@@ -403,36 +377,31 @@ class Ledger:
     def _update(
         self,
         run: str,
-        figures: Mapping[str, str | float],
+        figures: Mapping[str, Any],
         *,
-        more: str = "",
         condition: str = "",
         this: str = "",
-        names: Mapping[str, str] | None = None,
-        values: Mapping[str, Any] | None = None,
         refused: Exception | None = None,
     ) -> Entry:
-        """Sets ``figures``, and ``more``, if the condition holds; raises ``refused`` if it does not.
+        """Sets attributes, by name or path, if the condition holds; raises ``refused`` if it does not.
 
-        In both, ``#stack`` and ``#writer`` are these attributes, and ``:this`` is ``this``.
+        In the condition, ``#stack`` and ``#writer`` are these attributes, and ``:this`` is ``this``.
         """
-        named = {f"#f_{name}": name for name in figures} | dict(names or {})
-        given = {f":f_{name}": _value(value) for name, value in figures.items()}
-        given |= dict(values or {})
-        for name in ("stack", "writer"):
-            if f"#{name}" in condition:
-                named[f"#{name}"] = name
-        if ":this" in condition:
-            given[":this"] = {"S": this}
-        changes = [f"#f_{name} = :f_{name}" for name in figures] + ([more] if more else [])
+        named = {f"#{name}": name for name in ("stack", "writer") if f"#{name}" in condition}
+        given = {":this": _value(this)} if ":this" in condition else {}
+        changes = []
+        for number, (path, value) in enumerate(figures.items()):
+            names = {f"#f{number}_{depth}": name for depth, name in enumerate(path.split("."))}
+            named |= names
+            given[f":f{number}"] = _value(value)
+            changes.append(f"{'.'.join(names)} = :f{number}")
         request: dict[str, Any] = {
             "Key": _key(run),
             "UpdateExpression": "SET " + ", ".join(changes),
             "ReturnValues": "ALL_NEW",
+            "ExpressionAttributeNames": named,
             "ExpressionAttributeValues": given,
         }
-        if named:
-            request["ExpressionAttributeNames"] = named
         if condition:
             request["ConditionExpression"] = condition
         try:
@@ -476,20 +445,22 @@ def _key(run: str) -> dict[str, Any]:
     return {"run": {"S": run}}
 
 
-def _value(value: str | float) -> dict[str, str]:
+def _value(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return {"M": {name: _value(one) for name, one in value.items()}}
     return {"S": value} if isinstance(value, str) else {"N": repr(value)}
 
 
+def _plain(value: Mapping[str, Any]) -> Any:
+    ((kind, held),) = value.items()
+    if kind == "M":
+        return {name: _plain(one) for name, one in held.items()}
+    return held if kind == "S" else float(held)
+
+
 def _entry(item: Mapping[str, Any]) -> Entry:
-    values: dict[str, Any] = {name: item[name]["S"] for name in _TEXTS if name in item}
-    values |= {name: float(item[name]["N"]) for name in _NUMBERS if name in item}
-    if "teardown" in item:
-        order = item["teardown"]["M"]
-        values["order"] = Order(
-            order["stack"]["S"],
-            order["reason"]["S"],
-            float(order["ordered_at_s"]["N"]),
-            {name: float(at["N"]) for name, at in order["steps"]["M"].items()},
-            int(order["failures"]["N"]),
-        )
+    # An older guard wrote attributes that this one does not use.
+    values = {name: _plain(one) for name, one in item.items() if name in (*_ATTRIBUTES, "teardown")}
+    if order := values.pop("teardown", None):
+        values["order"] = Order(**{**order, "failures": int(order["failures"])})
     return Entry(**values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,27 +71,25 @@ class RunFiles:
         )
         return found
 
-    def names(self) -> dict[str, str]:
-        """Returns the names of the run's files that a directory has, too, with their tags; raises `ResultsError`."""
-        names = {one["Key"].removeprefix(self.prefix): one["ETag"] for one in self.objects()}
-        return {name: tag for name, tag in names.items() if is_kept(name)}
+    def names(self) -> set[str]:
+        """Returns the names of the run's files that a directory has, too; raises `ResultsError`."""
+        return {
+            name for one in self.objects() if is_kept(name := one["Key"].removeprefix(self.prefix))
+        }
 
-    def read(self, name: str, **part: str) -> tuple[bytes, str]:
-        """Returns a file's contents and its tag; raises `ResultsError`.
+    def read(self, name: str, **part: str) -> bytes:
+        """Returns a file's contents; raises `ResultsError`.
 
         Args:
             part: ``Range``, to read only a part.
         """
         response = self._call(self._client.get_object, Key=self.prefix + name, **part)
         data: bytes = self._call(lambda Bucket, body: body.read(), body=response["Body"])
-        return data, response["ETag"]
+        return data
 
-    def write(self, name: str, data: bytes, tag: str) -> str:
-        """Replaces the file with that tag, or makes one if it is empty; returns the new tag. Raises `ResultsError`."""
-        condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
-        key = self.prefix + name
-        written = self._call(self._client.put_object, Key=key, Body=data, **condition)
-        return str(written["ETag"])
+    def write(self, name: str, data: bytes) -> None:
+        """Replaces or makes a file; raises `ResultsError`."""
+        self._call(self._client.put_object, Key=self.prefix + name, Body=data)
 
     def delete(self, name: str) -> None:
         """Deletes a file, if it exists; raises `ResultsError`."""
@@ -100,7 +98,7 @@ class RunFiles:
     def text(self, name: str) -> str:
         """Returns a file's text, or the end of a long one; empty if there is none. Raises `ResultsError`."""
         try:
-            return self.read(name, Range=f"bytes=-{_TAIL_BYTES}")[0].decode(errors="replace")
+            return self.read(name, Range=f"bytes=-{_TAIL_BYTES}").decode(errors="replace")
         except ResultsError as error:
             if code_of(error.__cause__) in _MISSING:
                 return ""
@@ -111,7 +109,7 @@ class RunFiles:
         lines = self.text(layout.ROUNDS).splitlines()
         return [row for line in lines if (row := json_object(line))]
 
-    def download(self, directory: Path, ledger: str) -> dict[str, str]:
+    def download(self, directory: Path, ledger: str) -> set[str]:
         """Replaces a directory's contents with the run's, if there is one.
 
         Args:
@@ -119,7 +117,7 @@ class RunFiles:
             ledger: Contents of its ledger, which the bucket does not keep; empty if there is none.
 
         Returns:
-            Tags of the downloaded files, by name.
+            Names of the downloaded files.
 
         Raises:
             ResultsError: The bucket cannot be read.
@@ -129,28 +127,26 @@ class RunFiles:
             # Left by a process killed while writing.
             if layout.RUN_FILE.fullmatch(_name(directory, path).removesuffix(TEMPORARY)):
                 remove(path)
-        names = set(self.names())
+        names = self.names()
         if not any(
             name.endswith(".json") and layout.CHECKPOINT_FILE.fullmatch(name) for name in names
         ):
             # Rows without their checkpoint; these rounds are repeated.
             names.discard(layout.ROUNDS)
         if not ledger and not names:
-            return {}
+            return set()
         for path in files_in(directory):
             remove(path)
         remove(directory / layout.LEDGER)
         if ledger:
             write_atomically(directory / layout.LEDGER, ledger.encode())
-        tags = {}
         # Rows after checkpoints; an uploading learner uses the opposite order.
         for name in sorted(names, key=upload_order, reverse=True):
             path = directory / name
             make_directory(path.parent)
-            data, tags[name] = self.read(name)
-            write_atomically(path, data)
+            write_atomically(path, self.read(name))
         _drop_checkpoints_ahead(directory)
-        return tags
+        return names
 
     def _call(self, operation: Callable[..., Any], **arguments: Any) -> Any:
         try:
@@ -176,12 +172,9 @@ def find_runs(client: Client, experiment: str) -> list[RunFiles]:
             f"no stack {RESULTS_STACK} in this account and region: nothing was ever deployed here, or it "
             "was destroyed (its bucket is then still there)"
         )
-    resources: Iterable[dict[str, Any]] = ask(lambda: resources_of(formation, RESULTS_STACK))
-    (bucket,) = [
-        str(one["PhysicalResourceId"])
-        for one in resources
-        if one["ResourceType"] == "AWS::S3::Bucket"
-    ]
+    resources = ask(lambda: resources_of(formation, RESULTS_STACK))
+    kinds = {one["ResourceType"]: str(one["PhysicalResourceId"]) for one in resources}
+    bucket = kinds["AWS::S3::Bucket"]
     found = ask(
         lambda: list_all(
             store,

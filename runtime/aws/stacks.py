@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runtime.aws.asking import list_all
@@ -68,24 +68,6 @@ def resources_of(client: Any, stack: str) -> list[dict[str, Any]]:
         ClientError or BotoCoreError: CloudFormation does not answer, or knows no such stack.
     """
     return list_all(client, "list_stack_resources", "StackResourceSummaries", StackName=stack)
-
-
-def present(resources: Iterable[Mapping[str, Any]], kind: str, logical_id: str = "") -> list[str]:
-    """Returns the physical ids of existing resources.
-
-    Args:
-        resources: From `resources_of`.
-        kind: Such as ``AWS::Logs::LogGroup``.
-        logical_id: Prefix of their names in the template.
-    """
-    return [
-        str(one["PhysicalResourceId"])
-        for one in resources
-        if one["ResourceType"] == kind
-        and one["LogicalResourceId"].startswith(logical_id)
-        and one.get("PhysicalResourceId")
-        and one["ResourceStatus"] != DELETED
-    ]
 
 
 def outputs_of(stack: Mapping[str, Any]) -> dict[str, str]:

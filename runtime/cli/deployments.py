@@ -42,15 +42,10 @@ def add_commands(commands: Any) -> None:
         "show what a deployment logs",
         "Show the log events of an experiment's newest deployment, its failed boots, and why it ended. Also works when "
         "the stack is gone.",
-        ["logs hopper --follow", "logs hopper --actors --since 15"],
+        ["logs hopper", "logs hopper --actors --since 15"],
     )
     logs.add_argument(
         "--actors", action="store_true", help="the actors' events (default: the learner's)"
-    )
-    logs.add_argument(
-        "--follow",
-        action="store_true",
-        help="continue until Ctrl-C, or until the stack is gone (default: show and end)",
     )
     logs.add_argument(
         "--since",
@@ -156,9 +151,7 @@ def _logs(options: argparse.Namespace) -> int:
         say,
         of_actors=options.actors,
         since_s=60.0 * options.since,
-        is_following=options.follow,
-        now=time.time,
-        sleep=time.sleep,
+        now_s=time.time(),
     )
     return 0
 

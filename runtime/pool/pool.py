@@ -437,7 +437,6 @@ def _backend_of(
             "fleet.kind = lambda: a dict names no deployment; allowed: the experiment file that was "
             "deployed, with overrides"
         )
-    from runtime.aws.learner.external import PoolBackend
-    from runtime.aws.learner.pool_stack import find_pool
+    from runtime.aws.learner.external import PoolBackend, find_pool
 
     return PoolBackend(resolved, find_pool(Path(experiment).stem))

@@ -144,9 +144,7 @@ def _watch_to_the_end(run: str, report: DeploymentReport) -> list[str]:
             report.note,
             of_actors=of_actors,
             since_s=PATIENCE_S,
-            is_following=False,
-            now=time.time,
-            sleep=time.sleep,
+            now_s=time.time(),
         )
     return problems
 

@@ -52,28 +52,6 @@ def test_a_page_instead_of_an_answer_is_shortened_to_a_line(error: Exception) ->
     assert len(str(end.value)) < 300
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (
-            ClientError({"ResponseMetadata": {"HTTPStatusCode": 403}}, "GetCallerIdentity"),
-            "GetCallerIdentity: 403: the answer is not AWS'",
-        ),
-        (
-            KeyError("GetCallerIdentityResult"),
-            "the answer lacks 'GetCallerIdentityResult'; is it AWS'?",
-        ),
-    ],
-    ids=["403", "200"],
-)
-def test_a_proxys_page_in_the_place_of_an_answer_is_told(error: Exception, text: str) -> None:
-    """botocore parses well-formed HTML as XML, then fails to find the fields it expects."""
-    with pytest.raises(AccountError) as end:
-        ask(lambda: refuse(error))
-    assert str(end.value) == f"the AWS account cannot be asked: {text}"
-    assert (code_of(error), message_of(error)) == ("", "")
-
-
 def test_what_does_not_exist_is_an_answer_and_a_refusal_is_none() -> None:
     def error(code: str) -> ClientError:
         return ClientError({"Error": {"Code": code, "Message": "no"}}, "GetParameter")

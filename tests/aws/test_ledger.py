@@ -63,7 +63,6 @@ def test_what_is_written_is_read(ledger: Ledger) -> None:
         "burn_usd_per_hour": 1.0,
         "heartbeat_at_s": 2.5,
         "budget_usd": 3.0,
-        "stop_event": "{}",
     }
     written = ledger.record(RUN, writer="w1", **figures)
     assert written == ledger.get(RUN)
@@ -87,7 +86,7 @@ def test_the_one_that_took_the_run_over_last_writes_and_no_other(ledger: Ledger)
             try:
                 entry = take_over(ledger, writer, stack)
                 assert (entry.spent_usd, entry.ledger, ordered) == (spent_usd, text, False)
-                assert (entry.state, entry.stop_event) == (STARTING, "")
+                assert entry.state == STARTING
             except TeardownOrderedError:
                 assert ordered
             owner = writer
@@ -122,14 +121,13 @@ def test_the_one_that_took_the_run_over_last_writes_and_no_other(ledger: Ledger)
 
 def test_a_teardowns_progress_is_noted_for_its_own_deployment(ledger: Ledger) -> None:
     assert ledger.order(RUN, stack="one", reason="why", now_s=5.0).order == Order("one", "why", 5.0)
-    ledger.step_done(RUN, "stop key", stack="one", now_s=6.0)
-    entry = ledger.step_done(RUN, "stop key", stack="one", now_s=8.0)
-    assert entry.order is not None
-    assert entry.order.steps == {"stop key": 6.0}
-    assert [ledger.count_failure(RUN, stack="one") for _ in range(2)] == [1, 2]
+    ledger.step_done(RUN, "provisioned capacity", stack="one", now_s=6.0)
+    ledger.count_failures(RUN, 2, stack="one")
+    order = ledger.order(RUN, stack="one", reason="again", now_s=8.0).order
+    assert order == Order("one", "why", 5.0, {"provisioned capacity": 6.0}, 2)
     for late in (
         lambda: ledger.step_done(RUN, "cache", stack="two", now_s=9.0),
-        lambda: ledger.count_failure(RUN, stack="two"),
+        lambda: ledger.count_failures(RUN, 1, stack="two"),
         lambda: ledger.finish(RUN, stack="two", reason="late"),
         lambda: ledger.close(RUN, stack="two", spent_usd=9.0, now_s=9.0),
     ):
@@ -140,8 +138,8 @@ def test_a_teardowns_progress_is_noted_for_its_own_deployment(ledger: Ledger) ->
 def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
     take_over(ledger)
     ledger.record(RUN, writer="w1", spent_usd=1.0, reserved_usd=0.5, ledger="{}")
-    ledger.missed(RUN, ["learner"], stack="two", now_s=8.0)
-    ledger.missed(RUN, ["learner"], stack="one", now_s=9.0)
+    ledger.saw(RUN, stack="two", learner_from_s=8.0)
+    ledger.saw(RUN, stack="one", learner_from_s=9.0)
     ledger.close(RUN, stack="one", spent_usd=1.4, now_s=9.0)
     entry = ledger.get(RUN)
     assert entry is not None
@@ -179,7 +177,6 @@ def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(
         RUN,
         writer="w1",
         ledger="{}",
-        stop_event="",
         heartbeat_at_s=1.0,
         **dict.fromkeys(figures, 1.0),
     )
@@ -187,8 +184,8 @@ def test_a_learner_names_nothing_in_its_writes_but_what_its_role_may(
     assert named == set(LEARNER_ATTRIBUTES)
     named.clear()
     ledger.order(RUN, stack="one", reason="silence", now_s=5.0)
-    ledger.saw(RUN, heartbeat_at_s=1.0, now_s=6.0)
-    ledger.missed(RUN, PARTS, stack="one", now_s=6.0)
+    seen = {name: 6.0 for name in ("seen_heartbeat_s", "seen_at_s")}
+    ledger.saw(RUN, stack="one", **seen, **{f"{part}_from_s": 6.0 for part in PARTS})
     ledger.close(RUN, stack="one", spent_usd=1.0, now_s=7.0)
     ledger.notice(RUN, stack="two", began_at_s=8.0)
     assert named - set(LEARNER_ATTRIBUTES) == {

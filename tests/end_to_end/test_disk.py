@@ -107,7 +107,7 @@ class Here:
 class Item:
     """A heartbeat whose run has an item in memory, beside the bucket's objects."""
 
-    order_reason = guard_problem = ""
+    order_reason = ""
 
     def __init__(self, objects: dict[str, bytes], before: Callable[[str, str], None]) -> None:
         self._objects, self._before, self._text = objects, before, ""

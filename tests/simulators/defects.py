@@ -50,7 +50,7 @@ DEFECTS = {
     ),
     "the guard keeps nothing for the teardown": Defect(
         f"{_GUARD}/stacks.py",
-        "if projected_usd > self.budget_usd - self.tail_usd and not is_updated:",
+        "if projected_usd > self.budget_usd - self.tail_usd:",
         "if projected_usd > 10 * self.budget_usd:",
         "external-pool",
     ),

@@ -37,9 +37,16 @@ ANSWER_S = 250
 """CloudFormation waits this long for the answer. A guard that does not answer does not guard."""
 LIFETIME_PROPERTY, ENDS_AT = "LifetimeS", "EndsAt"
 """A stack tells how many seconds it may live. The answer's attribute is when they are over: UTC, ISO 8601."""
-SEEN_S = 30.0
-"""CloudFormation may say some seconds after a creation began that the stack is only being reviewed."""
 _REASON_CHARACTERS, _SEND_S = 1000, 20.0
+_NOT_ARMED = (
+    "the guard is not armed: it has not looked for minutes, and its rule lets it look each minute. Nothing was made; "
+    "`aws events enable-rule` for the RuleName of the stack NitroGuard, or see its log"
+)
+_NOT_SEEN = (
+    "the guard does not see {}, so nothing would end it, and nothing was made: the stack lacks the tags by which it "
+    "finds a deployment. `cdk deploy --tags`, or tags in cdk.json beside its context, replace them; use the context "
+    "key tags instead"
+)
 
 
 class UnguardedError(Exception):
@@ -154,28 +161,18 @@ class Check:
         region = event["StackId"].split(":")[3]
         if refusal := Needs.read(properties).refusal(self._client, region):
             raise UnguardedError(f"{refusal}. Nothing was made")
-        seen_until_s = self._now() + SEEN_S
-        while name not in (seen := self._look(event["StackId"])) and self._now() < seen_until_s:
-            self._sleep(self._pause_s)
-        if name not in seen:
-            raise UnguardedError(
-                f"the guard does not see {name}, so nothing would end it, and nothing was made: the stack "
-                "lacks the tags by which it finds a deployment. `cdk deploy --tags`, or tags in cdk.json "
-                "beside its context, replace them; use the context key tags instead"
-            )
-        # Trouble with other stacks does not matter.
-        if "error" in seen[name]:
-            raise UnguardedError(f"{name}: {seen[name]['error']}")
-        while (at_s := self._last_tick_s()) is None or self._now() - at_s > FRESH_S:
+        while True:
+            # CloudFormation may say some seconds after a creation began that the stack is only being reviewed.
+            seen, at_s = self._look(event["StackId"]).get(name), self._last_tick_s()
+            # Trouble with other stacks does not matter.
+            if seen is not None and "error" in seen:
+                raise UnguardedError(f"{name}: {seen['error']}")
+            is_armed = at_s is not None and self._now() - at_s <= FRESH_S
+            if seen is not None and is_armed:
+                return _ends_at(properties, float(seen["created_at_s"]))
             if self._now() >= until_s:
-                raise UnguardedError(
-                    "the guard is not armed: it has "
-                    + ("never looked" if at_s is None else "not looked for minutes")
-                    + ", and its rule lets it look each minute. Nothing was made; `aws events enable-rule` for the "
-                    "RuleName of the stack NitroGuard, or see its log"
-                )
+                raise UnguardedError(_NOT_SEEN.format(name) if seen is None else _NOT_ARMED)
             self._sleep(self._pause_s)
-        return _ends_at(properties, float(seen[name]["created_at_s"]))
 
 
 def _ends_at(properties: Mapping[str, Any], began_s: float) -> dict[str, str]:

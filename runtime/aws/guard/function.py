@@ -31,7 +31,7 @@ def handler(
     tick_s: float = TICK_S,
     pause_s: float = PAUSE_S,
 ) -> dict[str, Any]:
-    """Runs one tick of the guard; with ``{"rehearse": true}`` it only reports what it would do.
+    """Runs one tick of the guard.
 
     A request from CloudFormation is answered instead: see `runtime.aws.guard.check`.
 
@@ -83,8 +83,6 @@ def handler(
         )
         check.answer(event)
         return {}
-    if event.get("rehearse"):
-        return look(is_rehearsed=True)
     seen = look(is_rehearsed=False)
     failed = [f"{one['stack']}: {one['error']}" for one in seen["experiments"] if "error" in one]
     if failed or untold:

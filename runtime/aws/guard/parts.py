@@ -13,14 +13,14 @@ from typing import Any
 from runtime.aws.asking import find, list_all
 from runtime.aws.clients import Client
 from runtime.aws.failures import ClientError, code_of, message_of
-from runtime.aws.ledger import PARTS
 from runtime.aws.stacks import DELETED, resources_of
 from runtime.names import COORDINATOR_SUFFIX, GROUP_TAG, LEARNER_SUFFIX
 
 GROUP, ALIAS = "AWS::AutoScaling::AutoScalingGroup", "AWS::Lambda::Alias"
-MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
+_MACHINE, _FUNCTION = "AWS::StepFunctions::StateMachine", "AWS::Lambda::Function"
 CACHE = "AWS::ElastiCache::ServerlessCache"
-
+_BILLED = {GROUP: "learner", _MACHINE: "learner", CACHE: "cache", ALIAS: "provisioned"}
+"""Which of the ledger's `PARTS` a resource is, by its type."""
 _BILLED_STATES = ["pending", "running", "stopping", "stopped"]
 
 
@@ -34,7 +34,8 @@ class Parts:
         cache: The cache.
         machine: ARN of the state machine that invokes the coordinator.
         others: The coordinator's function, and the learner's.
-        gone_at_s: When CloudFormation had deleted a part, by type, in seconds since 1970.
+        begun: Those of the ledger's `PARTS` that CloudFormation has begun to make.
+        gone_at_s: When CloudFormation had deleted such a part, in seconds since 1970.
     """
 
     group: str | None = None
@@ -43,6 +44,7 @@ class Parts:
     cache: str | None = None
     machine: str | None = None
     others: tuple[str, ...] = ()
+    begun: frozenset[str] = frozenset()
     gone_at_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -71,7 +73,7 @@ def end_learner(client: Client, parts: Parts) -> str:
     finally:
         instances = find_instances(machines, GROUP_TAG, parts.group)
         if instances:
-            machines.terminate_instances(InstanceIds=instances)
+            machines.terminate_instances(InstanceIds=[*instances])
             instances = find_instances(machines, GROUP_TAG, parts.group)
     return f"{', '.join(instances)} to end" if instances else ""
 
@@ -177,11 +179,12 @@ def read_parts(client: Any, stack_id: str) -> Parts:
         stack_id: Id of the stack, which also finds a deleted one.
     """
     try:
-        made = [one for one in resources_of(client, stack_id) if one.get("PhysicalResourceId")]
+        listed = resources_of(client, stack_id)
     except ClientError as error:
         if "does not exist" not in message_of(error):
             raise
         return Parts()
+    made = [one for one in listed if one.get("PhysicalResourceId")]
     found = {one["ResourceType"]: str(one["PhysicalResourceId"]) for one in made}
     functions = [str(one["PhysicalResourceId"]) for one in made if one["ResourceType"] == _FUNCTION]
     suffixes = (COORDINATOR_SUFFIX, LEARNER_SUFFIX)
@@ -190,35 +193,26 @@ def read_parts(client: Any, stack_id: str) -> Parts:
         function=next((name for name in functions if not name.endswith(suffixes)), None),
         alias=found[ALIAS].rpartition(":")[2] if ALIAS in found else None,
         cache=found.get(CACHE),
-        machine=found.get(MACHINE),
+        machine=found.get(_MACHINE),
         others=tuple(name for name in functions if name.endswith(suffixes)),
+        begun=frozenset(
+            _BILLED[one["ResourceType"]] for one in listed if one["ResourceType"] in _BILLED
+        ),
         gone_at_s={
-            one["ResourceType"]: one["LastUpdatedTimestamp"].timestamp()
-            for one in made
-            if one["ResourceStatus"] == DELETED
+            _BILLED[one["ResourceType"]]: one["LastUpdatedTimestamp"].timestamp()
+            for one in listed
+            if one["ResourceType"] in _BILLED and one["ResourceStatus"] == DELETED
         },
     )
 
 
-def missing_of(client: Any, stack_id: str) -> list[str]:
-    """Returns which of the ledger's `PARTS` CloudFormation has not begun to make.
-
-    Args:
-        client: CloudFormation client.
-        stack_id: Id of the stack.
-    """
-    begun = {one["ResourceType"] for one in resources_of(client, stack_id)}
-    kinds = {"learner": {GROUP, MACHINE}, "cache": {CACHE}, "provisioned": {ALIAS}}
-    return [part for part in PARTS if not kinds[part] & begun]
-
-
-def find_instances(client: Any, tag: str, value: str) -> list[str]:
-    """Returns the ids of billed instances with that tag.
+def find_instances(client: Any, tag: str, value: str = "*") -> dict[str, dict[str, Any]]:
+    """Returns billed instances with that tag by their sorted ids, as EC2 describes them.
 
     Args:
         client: EC2 client.
         tag: The tag's key.
-        value: The tag's value.
+        value: The tag's value; any by default.
     """
     found = list_all(
         client,
@@ -229,4 +223,5 @@ def find_instances(client: Any, tag: str, value: str) -> list[str]:
             {"Name": "instance-state-name", "Values": _BILLED_STATES},
         ],
     )
-    return sorted(one["InstanceId"] for reservation in found for one in reservation["Instances"])
+    instances = [one for reservation in found for one in reservation["Instances"]]
+    return {one["InstanceId"]: one for one in sorted(instances, key=lambda one: one["InstanceId"])}

@@ -5,7 +5,6 @@ The tags are on the stack itself, because the CDK's own tags reach only resource
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -145,10 +144,6 @@ class GuardedStack:
             return (
                 f"its stack is {self.status}: its events, and boot/ in the results bucket, tell why"
             )
-        # For the minutes until the check's refusal is rolled back, the tags have another run's limits.
-        is_updated = self.status.startswith("UPDATE") and self.status.endswith("_IN_PROGRESS")
-        if self.unreadable and not is_updated:
-            return f"its possible cost is unknown: {self.unreadable}"
         making_s = self.from_s.get("learner", 0.0) - self.created_at_s
         if self.status == "CREATE_IN_PROGRESS" and making_s > MAKING_LIMIT_S:
             return (
@@ -158,14 +153,18 @@ class GuardedStack:
         known = entry if entry is not None and entry.stack == self.stack else None
         if known is not None and known.state == FINISHED:
             return f"it has finished: {known.reason}"
-        if now_s - self.created_at_s > self.lifetime_s and not is_updated:
-            return f"its lifetime of {self.lifetime_s / 3600:g} hours is over"
-        projected_usd = self.projected_usd(entry, now_s)
-        if projected_usd > self.budget_usd - self.tail_usd and not is_updated:
-            return (
-                f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${self.tail_usd:.4f} of "
-                f"${self.budget_usd:.4f} are kept for taking it down"
-            )
+        # For the minutes until the check's refusal of an update is rolled back, the tags have another run's limits.
+        if not (self.status.startswith("UPDATE") and self.status.endswith("_IN_PROGRESS")):
+            if self.unreadable:
+                return f"its possible cost is unknown: {self.unreadable}"
+            if now_s - self.created_at_s > self.lifetime_s:
+                return f"its lifetime of {self.lifetime_s / 3600:g} hours is over"
+            projected_usd = self.projected_usd(entry, now_s)
+            if projected_usd > self.budget_usd - self.tail_usd:
+                return (
+                    f"its budget is used up: it can have cost ${projected_usd:.4f}, and ${self.tail_usd:.4f} of "
+                    f"${self.budget_usd:.4f} are kept for taking it down"
+                )
         if known is None or not known.heartbeat_at_s:
             if now_s - self.created_at_s > MISSING_S:
                 return f"its learner or pool never reported, in {MISSING_S / 60:g} minutes"
@@ -183,41 +182,28 @@ def silent_s(entry: Entry, now_s: float) -> float:
     return now_s - entry.seen_at_s if entry.heartbeat_at_s == entry.seen_heartbeat_s else 0.0
 
 
-def tags_of_limits(
-    *,
-    experiment: str,
-    run: str,
-    budget_usd: float,
-    tail_usd: float,
-    burn_usd_per_hour: float,
-    floor_usd_per_hour: float,
-    cache_usd_per_hour: float,
-    provisioned_usd_per_hour: float,
-    lifetime_hours: float,
-) -> dict[str, str]:
-    """Returns the tags that identify a deployment and carry its limits."""
+_LIMITS = (
+    "budget_usd",
+    "tail_usd",
+    "burn_usd_per_hour",
+    "floor_usd_per_hour",
+    "cache_usd_per_hour",
+    "provisioned_usd_per_hour",
+    "lifetime_hours",
+)
+
+
+def tags_of_limits(*, experiment: str, run: str, **limits: float) -> dict[str, str]:
+    """Returns the tags that identify a deployment and carry its limits: attributes of `GuardedStack`, in hours."""
     return {
         EXPERIMENT_TAG: experiment,
         RUN_TAG: run,
-        f"{TAG_PREFIX}budget-usd": str(budget_usd),
-        f"{TAG_PREFIX}tail-usd": _rounded_up(tail_usd),
-        f"{TAG_PREFIX}burn-usd-per-hour": _rounded_up(burn_usd_per_hour),
-        f"{TAG_PREFIX}floor-usd-per-hour": _rounded_up(floor_usd_per_hour),
-        f"{TAG_PREFIX}cache-usd-per-hour": _rounded_up(cache_usd_per_hour),
-        f"{TAG_PREFIX}provisioned-usd-per-hour": _rounded_up(provisioned_usd_per_hour),
-        f"{TAG_PREFIX}lifetime-hours": str(lifetime_hours),
+        **{_tag_of(name): str(limits[name]) for name in _LIMITS},
     }
 
 
-_LIMITS = (
-    "budget-usd",
-    "tail-usd",
-    "burn-usd-per-hour",
-    "floor-usd-per-hour",
-    "cache-usd-per-hour",
-    "provisioned-usd-per-hour",
-    "lifetime-hours",
-)
+def _tag_of(limit: str) -> str:
+    return TAG_PREFIX + limit.replace("_", "-")
 
 
 def find_deployments(
@@ -292,11 +278,11 @@ def read_deployment(stack: Mapping[str, Any]) -> GuardedStack | None:
     limits: dict[str, Any] = {}
     problems = []
     for limit in _LIMITS:
-        text = tags.get(TAG_PREFIX + limit)
+        text = tags.get(_tag_of(limit))
         value = _positive(text)
         if value is None:
-            problems.append(f"its tag {TAG_PREFIX}{limit} is {text!r}")
-        limits[limit.replace("-", "_")] = value or 0.0
+            problems.append(f"its tag {_tag_of(limit)} is {text!r}")
+        limits[limit] = value or 0.0
     return GuardedStack(
         run=run_key(name.removeprefix(STACK_PREFIX), tags.get(RUN_TAG, "unknown")),
         stack=stack["StackId"],
@@ -307,10 +293,6 @@ def read_deployment(stack: Mapping[str, Any]) -> GuardedStack | None:
         unreadable="; ".join(problems),
         **limits,
     )
-
-
-def _rounded_up(usd: float) -> str:
-    return f"{math.ceil(usd * 10_000) / 10_000:.4f}"
 
 
 def _positive(text: str | None) -> float | None:

@@ -34,7 +34,6 @@ from runtime.times import ALIVE_S, LEG_S, STOP_GRACE_S
 _PASSED_OVER_AFTER_S = 300.0
 """After this time, a refused step no longer delays the stack's deletion."""
 _CREATION, _BILL, _STACK, GONE = "creation", "bill", "stack", "gone"
-_ANSWER_CHARACTERS = 300
 _BLOCK_S = 300
 """Provisioned concurrency is billed in blocks of this length, to the end of the current one."""
 
@@ -46,7 +45,7 @@ class TeardownError(RunError):
 class Teardown:
     """Takes deployments down, beginning with parts that cost the most or could start others.
 
-    1. *stop key*: running actors give up, and a live learner uploads its results;
+    1. *results*: a live learner tells its actors to give up, and uploads its results;
     2. *learner*: the only one that starts actors; its group is set to 0 for good, or the execution that runs its rounds
        is stopped;
     3. *provisioned capacity* and 4. *concurrency*: no actor is kept warm, and none can start any more;
@@ -82,12 +81,11 @@ class Teardown:
         """
         now_s = self._now()
         entry = self._ledger.order(deployed.run, stack=deployed.stack, reason=reason, now_s=now_s)
-        if _order(entry).ordered_at_s == now_s:
-            self._tell(
-                f"{deployed.name} is being taken down",
-                f"{reason}. So far it can have cost at most ${deployed.projected_usd(entry, now_s):.4f} of "
-                f"${deployed.budget_usd:.4f} (modelled from list prices)",
-            )
+        self._tell(
+            f"{deployed.name} is being taken down",
+            f"{reason}. So far it can have cost at most ${deployed.projected_usd(entry, now_s):.4f} of "
+            f"${deployed.budget_usd:.4f} (modelled from list prices)",
+        )
         return entry
 
     def steps(self, deployed: GuardedStack, entry: Entry) -> Generator[bool, None, str]:
@@ -165,9 +163,8 @@ class Teardown:
         is_half_made = _CREATION in order.steps or deployed.status == "CREATE_IN_PROGRESS"
         if parts is not None:
             if deployed.status == "CREATE_IN_PROGRESS":
-                # Stop CloudFormation before it makes anything more.
                 yield _CREATION, lambda: self._end_creation(deployed)
-            yield "stop key", lambda: self._stop_actors(deployed, entry, parts)
+            yield "results", lambda: self._await_results(deployed, entry)
             yield "learner", lambda: ends.end_learner(client, parts)
             yield "provisioned capacity", lambda: ends.end_provisioned(client, parts)
             yield "concurrency", lambda: ends.end_concurrency(client, parts)
@@ -181,40 +178,20 @@ class Teardown:
         yield GONE, lambda: self._find_rest(deployed, parts or Parts())
 
     def _end_creation(self, deployed: GuardedStack) -> str:
+        """Stops CloudFormation before it makes anything more."""
         self._client("cloudformation").delete_stack(StackName=deployed.stack)
         return ""
 
-    def _stop_actors(self, deployed: GuardedStack, entry: Entry, parts: Parts) -> str:
-        order = _order(entry)
-        if "stop key" in order.steps or entry.stack != deployed.stack:
-            return ""
+    def _await_results(self, deployed: GuardedStack, entry: Entry) -> str:
         # A learner whose stack was never complete has nothing to upload.
         is_alive = (
-            entry.state in (STARTING, TRAINING)
+            entry.stack == deployed.stack
+            and entry.state in (STARTING, TRAINING)
             and silent_s(entry, self._now()) < ALIVE_S
             and deployed.status not in ("CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS")
         )
-        if is_alive and self._now() - order.ordered_at_s < STOP_GRACE_S:
-            return "the learner, which puts its results into the bucket, or the pool"
-        # One that ends normally has stopped its actors and removed the event.
-        if not (entry.stop_event and parts.function):
-            return ""
-        try:
-            # The guard is outside the VPC and cannot reach the cache. An actor sets the stop key.
-            answer = self._client("lambda", is_quick=True).invoke(
-                FunctionName=parts.function,
-                Qualifier=parts.alias or "$LATEST",
-                Payload=entry.stop_event.encode(),
-            )
-            said = answer["Payload"].read().decode(errors="replace")
-            problem = said if "FunctionError" in answer else ""
-        except AWS_ERRORS as error:
-            problem = str(error)
-        if problem:
-            self._tell(
-                f"{deployed.name}: its actors were not told to stop",
-                f"They end at their time limit. {problem[:_ANSWER_CHARACTERS]}",
-            )
+        if is_alive and self._now() - _order(entry).ordered_at_s < STOP_GRACE_S:
+            return "the learner, which puts them into the bucket, or the pool"
         return ""
 
     def _bill(self, deployed: GuardedStack) -> str:
@@ -239,24 +216,19 @@ class Teardown:
         Args:
             gone_s: When each of `PARTS` was gone, as the guard saw it, in seconds since 1970.
         """
+        until_s = dict(gone_s)
         try:
             # Also of a deleted stack, and with what a creation began after it was stopped.
             parts = read_parts(self._client("cloudformation"), deployed.stack)
         except AWS_ERRORS:
             return deployed.cost_usd(entry, gone_s)
-        kinds = {
-            "learner": (parts.group, ends.GROUP),
-            "cache": (parts.cache, ends.CACHE),
-            "provisioned": (parts.alias, ends.ALIAS),
-        }
-        # A part that was never begun was gone at 0.
-        until_s = {
-            part: min(gone_s[part], parts.gone_at_s.get(kind, gone_s[part])) if name else 0.0
-            for part, (name, kind) in kinds.items()
-        }
-        if parts.machine is not None:
+        for part in PARTS:
+            # A part that was never begun was gone at 0.
+            seen_s = min(gone_s[part], parts.gone_at_s.get(part, gone_s[part]))
+            until_s[part] = seen_s if part in parts.begun else 0.0
+        if parts.machine is not None and entry.state != FINISHED:
             # A leg whose execution was stopped ends at its own time limit.
-            until_s["learner"] = gone_s["learner"] + (0.0 if entry.state == FINISHED else LEG_S)
+            until_s["learner"] = gone_s["learner"] + LEG_S
         if parts.alias is not None:
             until_s["provisioned"] += _BLOCK_S
         return deployed.cost_usd(entry, until_s)
@@ -282,8 +254,9 @@ class Teardown:
         return "" if status == DELETED else f"CloudFormation ({status})"
 
     def _count_failure(self, deployed: GuardedStack, problem: str) -> None:
-        failures = self._ledger.count_failure(deployed.run, stack=deployed.stack)
-        if failures in (1, 10) or failures % 60 == 0:
+        failures = _order(self._ledger.get(deployed.run)).failures + 1
+        self._ledger.count_failures(deployed.run, failures, stack=deployed.stack)
+        if failures % 60 == 1:
             self._tell(
                 f"{deployed.name} could not be deleted ({failures} times)",
                 f"What costs money is gone; the rest is tried again every minute. {problem}",
@@ -294,7 +267,7 @@ class Teardown:
         if self._is_redeployed(deployed):
             return ""
         machines, functions = self._client("ec2"), self._client("lambda")
-        rest = find_instances(machines, EXPERIMENT_TAG, deployed.experiment)
+        rest = [*find_instances(machines, EXPERIMENT_TAG, deployed.experiment)]
         rest += [name for name in parts.functions if is_there(functions, name)]
         return f"{', '.join(rest)}, which should be gone" if rest else ""
 

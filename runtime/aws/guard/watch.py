@@ -19,10 +19,10 @@ from typing import Any
 
 from runtime.aws.clients import Client
 from runtime.aws.failures import AWS_ERRORS
-from runtime.aws.guard.parts import missing_of
+from runtime.aws.guard.parts import read_parts
 from runtime.aws.guard.stacks import GuardedStack, find_deployments
 from runtime.aws.guard.teardown import GONE, Teardown
-from runtime.aws.ledger import Entry, Ledger
+from runtime.aws.ledger import PARTS, Entry, Ledger
 from runtime.aws.stacks import DELETED
 from runtime.times import INTERVAL_S
 
@@ -165,7 +165,12 @@ class Guard:
                 and entry.stack == deployed.stack
                 and entry.heartbeat_at_s != entry.seen_heartbeat_s
             ):
-                self._ledger.saw(deployed.run, heartbeat_at_s=entry.heartbeat_at_s, now_s=now_s)
+                self._ledger.saw(
+                    deployed.run,
+                    stack=deployed.stack,
+                    seen_heartbeat_s=entry.heartbeat_at_s,
+                    seen_at_s=now_s,
+                )
         except Exception as error:
             # One deployment's trouble must not keep the guard from the others.
             _fail(case, error)
@@ -194,27 +199,28 @@ class Guard:
             begin_until_s: No step begins after this time by the clock. The next tick does the rest.
             wait_until_s: Waiting work is not checked after this time.
         """
-        used_s = dict.fromkeys(range(len(works)), 0.0)
-        due_s = dict.fromkeys(used_s, 0.0)
-        while used_s and (now_s := self._clock()) < begin_until_s:
-            due = [index for index in used_s if due_s[index] <= now_s]
-            if not due:
-                self._sleep(min(due_s[index] for index in used_s) - now_s)
+        used_s = dict.fromkeys(works, 0.0)
+        ready, waiting = list(works), list[Iterator[bool]]()
+        while (now_s := self._clock()) < begin_until_s:
+            if not ready:
+                if not waiting or now_s + self._pause_s > wait_until_s:
+                    return
+                self._sleep(self._pause_s)
+                ready, waiting = waiting, []
                 continue
-            index = min(due, key=lambda index: used_s[index])
-            is_waiting = next(works[index], None)
-            used_s[index] += self._clock() - now_s
-            due_s[index] = self._clock() + self._pause_s if is_waiting else 0.0
-            if is_waiting is None or due_s[index] > wait_until_s:
-                del used_s[index]
+            work = min(ready, key=used_s.__getitem__)
+            is_waiting = next(work, None)
+            used_s[work] += self._clock() - now_s
+            if is_waiting is not False:
+                ready.remove(work)
+            if is_waiting:
+                waiting.append(work)
 
     def _end(self, case: _Case) -> Iterator[bool]:
         """Ends one deployment, step by step."""
         deployed, entry = case.deployed, case.entry
         try:
-            while True:
-                if entry is None or entry.order_for(deployed.stack) is None:
-                    entry = self.teardown.order(deployed, case.reason)
+            while entry is not None:
                 case.report["waiting_for"] = yield from self.teardown.steps(deployed, entry)
                 if not case.report["waiting_for"]:
                     return
@@ -233,9 +239,10 @@ class Guard:
         yield False
         stack = case.deployed.stack
         try:
-            missing = missing_of(self._client("cloudformation"), stack)
+            begun = read_parts(self._client("cloudformation"), stack).begun
+            missing = {f"{part}_from_s": now_s for part in PARTS if part not in begun}
             if missing:
-                self._ledger.missed(case.deployed.run, missing, stack=stack, now_s=now_s)
+                self._ledger.saw(case.deployed.run, stack=stack, **missing)
         except AWS_ERRORS as error:
             # The part then counts from the last successful look.
             _log.warning("what %s has: %s", case.deployed.name, error)

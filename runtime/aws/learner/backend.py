@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import secrets
@@ -125,7 +124,7 @@ class AwsBackend:
         )
         if experiment.is_on_learner:
             # They die with this process, so they need no stop signal.
-            self._beat_while_it_runs(opening, stop_event="")
+            self._beat_while_it_runs(opening)
             opened = open_here(opening, partial(self._meter, opening, self._entry))
         else:
             opened = self._reach_functions(opening, partial(self._meter, opening, self._entry))
@@ -192,13 +191,13 @@ class AwsBackend:
         return LearnerFunctions(fleet, store)
 
     def _connect(self, opening: Opening) -> tuple[Cache | None, dict[str, Any]]:
-        """Opens the cache, if any, and starts the heartbeat, which knows how to stop the actors.
+        """Opens the cache, if any, and starts the heartbeat.
 
         Returns:
             The cache, and the cache fields of the actors' events.
         """
+        self._beat_while_it_runs(opening)
         if opening.experiment.cache.kind == "none":
-            self._beat_while_it_runs(opening, stop_event="")
             return None, {}
         deployment, stop_word = self._deployment, secrets.token_urlsafe(32)
         cache = open_cache(opening, deployment.cache_url, credential=deployment.cache_credential)
@@ -208,16 +207,13 @@ class AwsBackend:
             deployment.actor_credential,
             stop_digest(stop_word),
         )
-        self._beat_while_it_runs(
-            opening, stop_event=json.dumps({"stop": stop_word, "run_id": opening.run_id, **event})
-        )
         # However this process ends, its actors notice that they are no longer needed.
         opening.stack.callback(_stop_actors, cache, stop_word, opening)
         return cache, event
 
-    def _beat_while_it_runs(self, opening: Opening, *, stop_event: str) -> None:
+    def _beat_while_it_runs(self, opening: Opening) -> None:
         opening.stack.callback(self.heartbeat.close)
-        self.heartbeat.start(stop_event)
+        self.heartbeat.start()
 
     def _meter(self, opening: Opening, entry: Entry, concurrency: int) -> Meter:
         experiment, deployment = opening.experiment, self._deployment

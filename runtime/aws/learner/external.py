@@ -7,18 +7,21 @@ reserved. If it ends, goes silent or uses up its budget, the guard takes the dep
 from __future__ import annotations
 
 import math
+import os
+import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runtime.aws.asking import ask
-from runtime.aws.clients import clients
-from runtime.aws.guard.stacks import GuardedStack
-from runtime.aws.learner.deployment import fetch_files
+from runtime.aws.asking import AccountError, ask
+from runtime.aws.clients import Session, assumed_session, clients, open_session
+from runtime.aws.guard.stacks import GuardedStack, read_deployment
+from runtime.aws.learner.deployment import Deployment, fetch_files
 from runtime.aws.learner.heartbeat import Heartbeat, check_guard
 from runtime.aws.learner.log import LOG
-from runtime.aws.learner.pool_stack import FoundPool
 from runtime.aws.learner.records import LedgerRecords
 from runtime.aws.ledger import (
     Entry,
@@ -27,17 +30,25 @@ from runtime.aws.ledger import (
     LostRunError,
     TeardownOrderedError,
 )
+from runtime.aws.stacks import find_stack, outputs_of
 from runtime.errors import ExperimentError
-from runtime.experiment import yaml_text
+from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.experiment.schema import ActorSection, EnvironmentSection
-from runtime.experiment.section import read_tree
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.opening import Opening
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter, steady_clock
 from runtime.money.prices import prices_from_json
+from runtime.names import (
+    FILES_OUTPUT,
+    FUNCTION_OUTPUT,
+    LEDGER_OUTPUT,
+    POOL_ROLE_OUTPUT,
+    WARM_OUTPUT,
+    experiment_name,
+    stack_name,
+)
 from runtime.records import layout
 from runtime.records.run_directory import RunDirectory
 from runtime.times import LATE_S
@@ -46,8 +57,66 @@ from runtime.training.costs import make_cost_model
 from runtime.training.opening import Resources
 
 _CLOSED = "the pool was closed"
-_OF_THE_FUNCTION = ("memory_mib", "timeout_s", "architecture")
-"""Deployed keys of ``actor``."""
+_HOST_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class FoundPool:
+    """A pool's deployment.
+
+    Attributes:
+        deployment: As described to a learner.
+        deployed: As the guard sees it.
+        session: Session of the pool's role, which renews itself.
+    """
+
+    deployment: Deployment
+    deployed: GuardedStack
+    session: Session
+
+
+def find_pool(name: str) -> FoundPool:
+    """Finds the deployment of an experiment with an external trainer.
+
+    Args:
+        name: The stem of the experiment's file.
+
+    Raises:
+        ExperimentError: The stem cannot be the name of a deployment.
+        AccountError: There is no such deployment, or it has no pool; or AWS does not answer.
+    """
+    experiment = experiment_name(name)
+    stack, session = stack_name(experiment), open_session()
+    found = ask(lambda: find_stack(session.client("cloudformation"), stack))
+    deployed = read_deployment(found) if found else None
+    outputs = outputs_of(found or {})
+    if (
+        found is None
+        or deployed is None
+        or POOL_ROLE_OUTPUT not in outputs
+        or "DELETE" in deployed.status
+    ):
+        state = found["StackStatus"] if found else "not there"
+        raise AccountError(
+            f"fleet.kind = lambda: {stack} in region {session.region_name} has no pool, and is {state}; deploy its "
+            "experiment file, with learner.kind = external: make deploy EXPERIMENT=FILE.yaml"
+        )
+    holder = f"{socket.gethostname()[:_HOST_CHARACTERS]}:{os.getpid()}"
+    known = {
+        "experiment": experiment,
+        "run": deployed.run.partition("/")[2],
+        "stack": deployed.stack,
+        "actor_function": outputs[FUNCTION_OUTPUT],
+        "provisioned": outputs[WARM_OUTPUT],
+        "files": outputs[FILES_OUTPUT],
+        "ledger_table": outputs[LEDGER_OUTPUT],
+        "instance_id": holder,
+    }
+    return FoundPool(
+        Deployment(**{**dict.fromkeys((one.name for one in fields(Deployment)), ""), **known}),
+        deployed,
+        assumed_session(session, outputs[POOL_ROLE_OUTPUT], f"pool-{os.getpid()}"),
+    )
 
 
 class PoolBackend:
@@ -83,7 +152,7 @@ class PoolBackend:
         with TemporaryDirectory() as folder:
             store = self._client("s3")
             path = ask(lambda: fetch_files(store, self._deployment.files, Path(folder)))
-            deployed = yaml_text.parse(path.read_text(), self._deployment.files)
+            deployed = load_experiment(path).resolved()
             self.prices = prices_from_json(path.with_name(layout.PRICES).read_bytes())
         _check_same(experiment, deployed, found.deployed)
         self._ledger = Ledger(self._client("dynamodb"), self._deployment.ledger_table)
@@ -109,7 +178,7 @@ class PoolBackend:
         if self._entry is None:
             raise RuntimeError("fetch() comes before open()")
         opening.stack.callback(self._heartbeat.close)
-        self._heartbeat.start("")
+        self._heartbeat.start()
         experiment, function = opening.experiment, self._deployment.actor_function
         concurrency = available_concurrency(
             self._client("lambda"), function, experiment.scaler.most_actors
@@ -209,43 +278,22 @@ class PoolRecords(LedgerRecords):
             LOG.warning("the guard was not told that the pool has ended: %s", error)
 
 
-def _check_same(experiment: ResolvedExperiment, tree: Any, stack: GuardedStack) -> None:
-    """Checks that the deployed function plays the pool's experiment at the pool's prices, within the budget.
-
-    Args:
-        experiment: The pool's, resolved.
-        tree: The experiment file as deployed.
-        stack: As the guard sees it.
+def _check_same(
+    experiment: ResolvedExperiment, deployed: ResolvedExperiment, stack: GuardedStack
+) -> None:
+    """Checks that the deployed function plays the pool's experiment, within the budget.
 
     Raises:
         ExperimentError: It does not.
     """
-    try:
-        deployed = {
-            "environment": read_tree(EnvironmentSection, tree["environment"]),
-            "actor": read_tree(ActorSection, tree.get("actor") or {}),
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExperimentError(
-            f"the experiment file of {stack.name} cannot be read: {error}"
-        ) from None
-    for section, keys in (
-        ("environment", EnvironmentSection.model_fields),
-        ("actor", _OF_THE_FUNCTION),
-    ):
-        for key in sorted(keys):
-            own, other = (
-                getattr(one, key) for one in (getattr(experiment, section), deployed[section])
+    keys = [f"environment.{name}" for name in type(experiment.environment).model_fields]
+    keys += ["actor.memory_mib", "actor.timeout_s", "actor.architecture", "cache.kind"]
+    for key in keys:
+        own, other = attrgetter(key)(experiment), attrgetter(key)(deployed)
+        if own != other:
+            raise ExperimentError(
+                f"{key} = {own!r}, but {stack.name} was deployed with {other!r}; allowed: the same, or deploy again"
             )
-            if own != other:
-                raise ExperimentError(
-                    f"{section}.{key} = {own!r}, but {stack.name} was deployed with {other!r}; "
-                    "allowed: the same, or deploy again"
-                )
-    if experiment.cache.kind != "none":
-        raise ExperimentError(
-            f"cache.kind = {experiment.cache.kind!r}, but {stack.name} has no cache; allowed: none"
-        )
     if experiment.budget.usd > stack.budget_usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g}, but {stack.name} was deployed with "

@@ -23,9 +23,7 @@ from runtime.times import HEARTBEAT_S
 START_GRACE_S = 900.0
 """Time from a learner's start to its first promise, for downloads and loading libraries."""
 GUARD_SILENT_S = 1800.0
-"""Seconds since the guard's last check after which a learner does not start, and one that trains says so."""
-GUARD_LOOK_S = 600.0
-"""Seconds between a training learner's looks at the guard."""
+"""Seconds since the guard's last check after which a learner does not start."""
 _POLL_S = 0.25
 
 
@@ -35,12 +33,8 @@ class Heartbeat:
     Each promise has a time by which the next one is due; after that, the thread goes silent. So a hung learner is not
     mistaken for a working one.
 
-    The thread also logs when the guard falls silent. The learner then trains on: its budget and the end of its lifetime
-    hold without the guard, and ending it would not end a cache, which only the guard takes down.
-
     Attributes:
         order_reason: Why the deployment is taken down; empty if it is not.
-        guard_problem: That the guard is silent, for people; empty while it watches.
     """
 
     def __init__(
@@ -62,11 +56,11 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._values: dict[str, str | float] = {}
         self._due_s = 0.0
-        self._beat_at_s = self._looked_at_s = 0.0
+        self._beat_at_s = 0.0
         self._lost: LostRunError | None = None
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        self.order_reason = self.guard_problem = ""
+        self.order_reason = ""
 
     def take_over(self) -> Entry:
         """Takes the run over from any earlier learner, and returns the ledger's entry.
@@ -84,14 +78,8 @@ class Heartbeat:
             now_s=self._now(),
         )
 
-    def start(self, stop_event: str) -> None:
-        """Starts the thread.
-
-        Args:
-            stop_event: Event for the actor function that makes actors give up.
-        """
-        self._values["stop_event"] = stop_event
-        self._looked_at_s = self._now()
+    def start(self) -> None:
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -150,7 +138,7 @@ class Heartbeat:
 
     def finishes(self, reason: str) -> None:
         """Reports that nothing is left to do, unless another process has taken the run over; raises like `promise`."""
-        self.promise({"state": FINISHED, "reason": reason, "stop_event": ""})
+        self.promise({"state": FINISHED, "reason": reason})
 
     def close(self) -> None:
         self._closing.set()
@@ -159,8 +147,6 @@ class Heartbeat:
 
     def _beat_on(self) -> None:
         while not self._closing.wait(_POLL_S):
-            if self._now() - self._looked_at_s >= GUARD_LOOK_S:
-                self._look_at_guard()
             if not self._beat_at_s + HEARTBEAT_S <= self._now() <= self._due_s:
                 continue
             try:
@@ -172,20 +158,6 @@ class Heartbeat:
                 # The next one may get through; if none does, the guard assumes the worst.
                 LOG.warning("heartbeat: %s", error)
                 self._beat_at_s = self._now()
-
-    def _look_at_guard(self) -> None:
-        self._looked_at_s = self._now()
-        try:
-            check_guard(self._ledger, self._looked_at_s)
-            problem = ""
-        except GuardError as error:
-            problem = f"{error}. The run goes on within its budget"
-        except LedgerError as error:
-            LOG.warning("whether the guard watches is not known: %s", error)
-            return
-        if bool(problem) != bool(self.guard_problem):
-            LOG.warning("%s", problem or "the guard looks again")
-        self.guard_problem = problem
 
     def write(self) -> None:
         """Writes what holds now; raises like `promise`."""

@@ -1,28 +1,27 @@
-"""What a learner reads from its instance's metadata, and EC2's notice that it takes a spot instance back."""
+"""A deployed learner's instance, stack and group: what it reads of them and tells them."""
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from runtime.aws.clients import clients
+from runtime.aws.failures import BotoCoreError, ClientError, ResponseParserError
+from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.log import LOG
 
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 """Names the metadata service's address, for boto3 as well."""
 _ENDPOINT = "http://169.254.169.254"
 _IDENTITY = {"instance_id": "instance-id", "instance_type": "instance-type", "image_id": "ami-id"}
-_NOTICE = "spot/instance-action"
-_ANSWER_S, _PAUSE_S = 5.0, 5.0
+_ANSWER_S = 5.0
 
 
 def read_metadata(name: str) -> str:
-    """Returns a value of the instance's metadata; empty if there is none of that name.
+    """Returns a value of the instance's metadata.
 
     Raises:
-        OSError: The metadata service does not answer.
+        OSError: The metadata service does not answer, or has no such value.
     """
     root = os.environ.get(ENDPOINT_VARIABLE, _ENDPOINT).rstrip("/") + "/latest"
     headers = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
@@ -30,13 +29,8 @@ def read_metadata(name: str) -> str:
     with urlopen(asked, timeout=_ANSWER_S) as answer:
         token = answer.read().decode()
     asked = Request(f"{root}/meta-data/{name}", headers={"X-aws-ec2-metadata-token": token})
-    try:
-        with urlopen(asked, timeout=_ANSWER_S) as answer:
-            return str(answer.read().decode())
-    except HTTPError as error:
-        if error.code == 404:
-            return ""
-        raise
+    with urlopen(asked, timeout=_ANSWER_S) as answer:
+        return str(answer.read().decode())
 
 
 def read_identity() -> dict[str, str]:
@@ -44,29 +38,47 @@ def read_identity() -> dict[str, str]:
     return {name: read_metadata(path) for name, path in _IDENTITY.items()}
 
 
-class InterruptionWatch:
-    """Interrupts this process, which then keeps everything, when EC2 takes the instance back in two minutes.
+def created_at_s(stack: str) -> float:
+    """Returns when a stack was created, in seconds since 1970.
 
-    Attributes:
-        notice: EC2's notice; empty until there is one.
+    Args:
+        stack: Its id.
+
+    Raises:
+        ClientError or BotoCoreError: CloudFormation does not answer.
     """
+    (found,) = clients()("cloudformation").describe_stacks(StackName=stack)["Stacks"]
+    return float(found["CreationTime"].timestamp())
 
-    def __init__(self, pause_s: float = _PAUSE_S) -> None:
-        """Starts to watch, until the process ends.
 
-        Args:
-            pause_s: Between two looks; AWS recommends five seconds.
-        """
-        self.notice = ""
-        self._pause_s, self._pausing = pause_s, threading.Event()
-        threading.Thread(target=self._watch, name="interruption", daemon=True).start()
+def tell_stack(deployment: Deployment, *, is_up: bool) -> bool:
+    """Ends the stack's wait for its learner, if it waits.
 
-    def _watch(self) -> None:
-        while not self.notice:
-            self._pausing.wait(self._pause_s)
-            try:
-                self.notice = read_metadata(_NOTICE)
-            except OSError as error:
-                LOG.warning("the instance's metadata: %s", error)
-        LOG.warning("EC2 takes this instance back: %s", self.notice)
-        os.kill(os.getpid(), signal.SIGTERM)
+    Returns:
+        False if the stack could not be reached.
+    """
+    try:
+        clients()("cloudformation").signal_resource(
+            StackName=deployment.stack,
+            LogicalResourceId=deployment.learner_resource,
+            UniqueId=deployment.instance_id,
+            Status="SUCCESS" if is_up else "FAILURE",
+        )
+    except ClientError as error:
+        # It answered: an existing stack waits for no signal.
+        LOG.info("the stack was not told: %s", error)
+    except (BotoCoreError, ResponseParserError) as error:
+        LOG.warning("the stack cannot be reached: %s", error)
+        return False
+    return True
+
+
+def release(deployment: Deployment) -> None:
+    """Ends this instance without a replacement. The guard ends all else, since nothing is left to do.
+
+    Raises:
+        ClientError: The instance could not be ended.
+    """
+    clients()("autoscaling").set_desired_capacity(
+        AutoScalingGroupName=deployment.learner_group, DesiredCapacity=0, HonorCooldown=False
+    )

@@ -18,9 +18,8 @@ from runtime.aws.clients import clients
 from runtime.aws.failures import AWS_ERRORS
 from runtime.aws.learner.attempt import Then, attempt, leave_word
 from runtime.aws.learner.deployment import Deployment, fetch_files
-from runtime.aws.learner.instance import InterruptionWatch, read_identity
+from runtime.aws.learner.instance import created_at_s, read_identity, release, tell_stack
 from runtime.aws.learner.log import LOG, log_to_standard_output
-from runtime.aws.learner.stack import created_at_s, release, tell_stack
 from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import has_gpu
 from runtime.experiment.loading import load_experiment
@@ -43,12 +42,11 @@ def run(
 
     Returns:
         0; above 128 if it was interrupted; `TRY_AGAIN` if AWS or the network failed, so the run must be continued;
-        `END_INSTANCE` if another learner continues, or will because EC2 takes this instance back.
+        `END_INSTANCE` if another learner continues.
 
     Raises:
         ClientError: The instance could not be ended.
     """
-    watch = InterruptionWatch()
     ended = attempt(
         experiment_path,
         out,
@@ -58,8 +56,6 @@ def run(
         announce=lambda: tell_stack(deployment, is_up=True),
     )
     if ended.then is not Then.END:
-        if watch.notice:
-            return END_INSTANCE
         return {Then.GO_ON: ended.exit_code, Then.AGAIN: TRY_AGAIN, Then.GIVE_WAY: END_INSTANCE}[
             ended.then
         ]

@@ -117,7 +117,7 @@ class AwsRecords(LedgerRecords):
         super().__init__(entry, heartbeat, meter, budget_usd=experiment.budget.usd, due_s=due_s)
         self._announce, self._results, self._metrics = announce, results, metrics
         self._events = events
-        self._is_announced = self._is_unguarded = False
+        self._is_announced = False
 
     def begins(self) -> None:
         """Makes the guard watch the learner, and ends the stack's wait for it."""
@@ -138,12 +138,6 @@ class AwsRecords(LedgerRecords):
             # Rounds since the last upload remain in the directory, and are uploaded with the next one.
             self._events.append("upload_postponed", error=str(error))
         self._metrics.round_finished(row)
-        problem = self._heartbeat.guard_problem
-        if problem and not self._is_unguarded:
-            self._events.append("guard_silent", error=problem)
-        elif self._is_unguarded and not problem:
-            self._events.append("guard_looks")
-        self._is_unguarded = bool(problem)
         if not self._is_announced:
             # Otherwise the stack would roll back a training learner.
             self._is_announced = self._announce()

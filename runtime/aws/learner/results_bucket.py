@@ -6,23 +6,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.aws.failures import code_of
 from runtime.aws.run_files import ResultsError, RunFiles, files_in, upload_order
 from runtime.errors import RunError
 from runtime.money.model import UPLOAD_INTERVAL_S
 from runtime.records import layout
-
-_TRIES = 5
-_REPLACED = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
-"""S3's error codes if the object to be replaced has changed or is missing."""
 
 
 class ResultsBucket:
     """Mirrors a run's directory under a prefix, all but its ledger, which has a place of its own.
 
     Changes follow at most every `UPLOAD_INTERVAL_S` seconds: if the instance vanishes, its replacement repeats the
-    rounds since then, with the same results if they are synchronous. Each write names the object that it replaces, so a
-    learner that has lost the run cannot replace what its successor wrote. One that is refused asks who owns the run.
+    rounds since then, with the same results if they are synchronous. A learner that has lost the run begins no upload.
     """
 
     def __init__(
@@ -43,7 +37,6 @@ class ResultsBucket:
         self._files = files
         self._directory, self._check_owner, self._clock = directory, check_owner, clock
         self._uploaded: dict[str, tuple[int, int]] = {}
-        self._tags: dict[str, str] = {}
         self._uploaded_at_s = -UPLOAD_INTERVAL_S
 
     def download(self, ledger: str) -> None:
@@ -57,7 +50,7 @@ class ResultsBucket:
                 deployment must not end before it trains.
         """
         try:
-            self._tags = self._files.download(self._directory, ledger)
+            names = self._files.download(self._directory, ledger)
         except RunError:
             raise
         except Exception as error:
@@ -67,7 +60,7 @@ class ResultsBucket:
             ) from error
         stamps = self._stamps()
         # A checkpoint that is not in the directory any more is deleted from the bucket with the next upload.
-        self._uploaded = {name: stamps.get(name, (0, 0)) for name in self._tags}
+        self._uploaded = {name: stamps.get(name, (0, 0)) for name in names}
 
     def round_finished(self) -> None:
         """Uploads changes, if the last upload is long enough ago; raises like `upload`."""
@@ -86,13 +79,12 @@ class ResultsBucket:
         stamps = self._stamps()
         for name in sorted(stamps, key=upload_order):
             if self._uploaded.get(name) != stamps[name]:
-                self._replace(name, (self._directory / name).read_bytes())
+                self._files.write(name, (self._directory / name).read_bytes())
                 self._uploaded[name] = stamps[name]
         for name in [*self._uploaded]:
             if layout.CHECKPOINT_FILE.fullmatch(name) and name not in stamps:
                 self._files.delete(name)
                 del self._uploaded[name]
-                self._tags.pop(name, None)
         self._uploaded_at_s = self._clock()
 
     def clear(self, folder: str) -> str:
@@ -110,22 +102,6 @@ class ResultsBucket:
         for found in self._files.objects(folder):
             self._files.delete(found["Key"].removeprefix(self._files.prefix))
         return self._files.url + folder
-
-    def _replace(self, name: str, data: bytes) -> None:
-        """Replaces a file with the version that this learner knows."""
-        for _ in range(_TRIES):
-            try:
-                self._tags[name] = self._files.write(name, data, self._tags.get(name, ""))
-                return
-            except ResultsError as error:
-                if code_of(error.__cause__) not in _REPLACED:
-                    raise
-                # Written by a learner that has lost the run, or by us if the answer to an earlier try was lost.
-                self._check_owner()
-                self._tags[name] = self._files.names().get(name, "")
-        raise ResultsError(
-            f"the results bucket {self._files.url}: {name} is refused again and again"
-        )
 
     def _stamps(self) -> dict[str, tuple[int, int]]:
         """Returns time and size of each of the directory's files, by name."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from runtime.aws.asking import ask, pages_of
+from runtime.aws.asking import pages_of
 from runtime.aws.clients import Client
 from runtime.aws.operations.status import iso
 from runtime.aws.run_files import RunFiles, find_runs
-from runtime.aws.stacks import find_stack
 from runtime.names import stack_name
 from runtime.records import layout
 
 Report = Callable[[str], None]
 
-POLL_S = 3.0
-_LATE_EVENTS_S = 60.0
-"""How much later a log event may arrive than others of the same time."""
 _LINES_SHOWN = 25
 
 
@@ -28,9 +23,7 @@ def show_logs(
     *,
     of_actors: bool,
     since_s: float,
-    is_following: bool,
-    now: Callable[[], float],
-    sleep: Callable[[float], None],
+    now_s: float,
 ) -> None:
     """Shows the log events of an experiment's newest deployment, oldest first, then failed boots and the run's end.
 
@@ -42,9 +35,7 @@ def show_logs(
         report: Receives each line.
         of_actors: Show the actor function's events, not the learner's.
         since_s: How far back to begin, in seconds.
-        is_following: Whether to continue until the stack is gone.
-        now: Returns seconds since 1970.
-        sleep: Waits for a number of seconds.
+        now_s: Seconds since 1970.
 
     Raises:
         OperationError: There is nothing.
@@ -59,36 +50,24 @@ def show_logs(
     )
     if found:
         group = max(found, key=lambda one: one["creationTime"])["logGroupName"]
-        shown: set[str] = set()
-        since_ms = int(1000 * (now() - since_s))
-        while True:
-            is_there = ask(lambda: find_stack(client("cloudformation"), stack)) is not None
-            since_ms = _show_events(client("logs"), group, since_ms, shown, report)
-            if not (is_following and is_there):
-                break
-            sleep(POLL_S)
-        if not shown:
-            report(
-                f"no events in {group} in the last {since_s / 60:g} minutes; see --since MINUTES"
-            )
+        events = pages_of(
+            client("logs"),
+            "filter_log_events",
+            "events",
+            logGroupName=group,
+            startTime=int(1000 * (now_s - since_s)),
+        )
+        for event in sorted(events, key=lambda event: event["timestamp"]):
+            at = iso(event["timestamp"] / 1000)
+            report(f"{at} {event['logStreamName']}  {event['message'].rstrip()}")
+        said = f"{len(events)} events in the last {since_s / 60:g} minutes; see --since MINUTES"
+        report(f"{said}. Follow them with aws logs tail {group} --follow")
     else:
         elsewhere = f"; actors on the learner print into {layout.ACTORS_LOG}, see `results`"
         report(f"{stack} has no log group {whose}" + elsewhere * of_actors)
     runs = find_runs(client, experiment)
     newest = max(runs, key=lambda run: run.changed_at_s())
     _show_files(newest, report)
-
-
-def _show_events(logs: Any, group: str, since_ms: int, shown: set[str], report: Report) -> int:
-    """Shows events that are not among those shown; returns the time from which new ones may come."""
-    events = pages_of(logs, "filter_log_events", "events", logGroupName=group, startTime=since_ms)
-    for event in sorted(events, key=lambda event: event["timestamp"]):
-        if event["eventId"] not in shown:
-            shown.add(event["eventId"])
-            at = iso(event["timestamp"] / 1000)
-            report(f"{at} {event['logStreamName']}  {event['message'].rstrip()}")
-            since_ms = max(since_ms, event["timestamp"] - int(1000 * _LATE_EVENTS_S))
-    return since_ms
 
 
 def _show_files(run: RunFiles, report: Report) -> None:

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from runtime.aws.asking import AccountError, pages_of
+from runtime.aws.asking import AccountError, ask, pages_of
 from runtime.aws.clients import Client
+from runtime.aws.guard.parts import find_instances
 from runtime.aws.guard.stacks import GuardedStack, find_deployments
 from runtime.aws.ledger import TRAINING, Entry, LedgerError, find_ledger
 from runtime.aws.run_files import find_runs
 from runtime.aws.stacks import tags_of
 from runtime.errors import OperationError
 from runtime.money.prices import PRICES
-from runtime.names import EXPERIMENT_TAG, GUARD_STACK, STACK_ID_TAG, stack_name
+from runtime.names import EXPERIMENT_TAG, GUARD_STACK, OURS, STACK_ID_TAG, stack_name
 from runtime.show.terminal import duration, laid_out
 from runtime.times import ALIVE_S
 
@@ -25,8 +26,6 @@ _BILLED = re.compile(
     r"|autoscaling:|lambda:|states:)"
 )
 """ARNs of resources that cost money for as long as they exist, or may."""
-_INSTANCE_STATES = ["pending", "running", "stopping", "stopped", "shutting-down"]
-"""All states except terminated."""
 _GUARD_LATE_S = 300.0
 """The guard looks once a minute."""
 
@@ -52,19 +51,32 @@ def survey(
     stacks, unread = find_deployments(client, known)
     if unread:
         raise AccountError(f"the AWS account cannot be asked: {'; '.join(unread.values())}")
-    instances = _find_instances(client)
+    instances = ask(lambda: find_instances(client("ec2"), EXPERIMENT_TAG))
+    names = sorted({one.experiment for one in stacks})
+    left = _left(client, stacks, instances.keys())
+    if experiment is not None:
+        stacks = [one for one in stacks if one.experiment == experiment]
+        left = [one for one in left if one["experiment"] == experiment]
+        entries = {run: one for run, one in entries.items() if run.startswith(f"{experiment}/")}
+        if not (stacks or left or entries):
+            raise OperationError(
+                f"nothing of {experiment} in account {account}, region {region}; deployed are: "
+                f"{', '.join(names) or 'none'}. Results that were kept: python -m runtime results {experiment}"
+            )
     deployments = [_deployment(one, entries.get(one.run), instances, now_s) for one in stacks]
+    if experiment is not None:
+        for one in deployments:
+            one["round"] = _last_round(client, one["run"])
     runs = {one["run"] for one in deployments}
-    document: dict[str, Any] = {
+    return {
         "account": account,
         "region": region,
         "at": iso(now_s),
         "deployments": deployments,
-        "left": _left(client, stacks, instances.keys()),
+        "left": left,
         "gone": [_figures(entry) for run, entry in entries.items() if run not in runs],
         "guard": guard,
     }
-    return document if experiment is None else _of_one(client, document, experiment)
 
 
 def _guard(client: Client, now_s: float) -> tuple[dict[str, Any] | None, dict[str, Entry]]:
@@ -79,20 +91,6 @@ def _guard(client: Client, now_s: float) -> tuple[dict[str, Any] | None, dict[st
         return {"last_tick_s": None, "problem": str(error)}, {}
     last_tick_s = None if looked_at_s is None else now_s - looked_at_s
     return {"last_tick_s": last_tick_s, "problem": ""}, entries
-
-
-def _find_instances(client: Client) -> dict[str, dict[str, Any]]:
-    """Returns all learners' instances that are not terminated, by id."""
-    reservations = pages_of(
-        client("ec2"),
-        "describe_instances",
-        "Reservations",
-        Filters=[
-            {"Name": "tag-key", "Values": [EXPERIMENT_TAG]},
-            {"Name": "instance-state-name", "Values": _INSTANCE_STATES},
-        ],
-    )
-    return {one["InstanceId"]: one for found in reservations for one in found["Instances"]}
 
 
 def _deployment(
@@ -111,11 +109,7 @@ def _deployment(
         "stack": deployed.name,
         "stack_status": deployed.status,
         "instances": [
-            {
-                "instance_id": name,
-                "instance_type": one["InstanceType"],
-                "state": one["State"]["Name"],
-            }
+            f"{name} {one['InstanceType']} {one['State']['Name']}"
             for name, one in instances.items()
             if _is_of(tags_of(one), deployed)
         ],
@@ -163,31 +157,12 @@ def _is_of(tags: Mapping[str, str], deployed: GuardedStack) -> bool:
     return stack_name(tags[EXPERIMENT_TAG]) == deployed.name
 
 
-def _of_one(client: Client, document: dict[str, Any], experiment: str) -> dict[str, Any]:
-    """Returns a survey's part about one experiment, with its last round.
-
-    Raises:
-        OperationError: There is nothing of it.
-    """
-    others = [one["experiment"] for one in document["deployments"]]
-    parts = {
-        "deployments": [one for one in document["deployments"] if one["experiment"] == experiment],
-        "left": [one for one in document["left"] if one["experiment"] == experiment],
-        "gone": [one for one in document["gone"] if one["run"].partition("/")[0] == experiment],
-    }
-    if not any(parts.values()):
-        raise OperationError(
-            f"nothing of {experiment} in account {document['account']}, region "
-            f"{document['region']}; deployed are: {', '.join(others) or 'none'}. Results that were "
-            f"kept: python -m runtime results {experiment}"
-        )
-    for one in parts["deployments"]:
-        try:
-            files = {run.key: run for run in find_runs(client, experiment)}
-            one["round"] = next(reversed(files[one["run"]].rows()), None)
-        except (OperationError, KeyError):
-            one["round"] = None
-    return document | parts
+def _last_round(client: Client, run: str) -> dict[str, Any] | None:
+    try:
+        files = {one.key: one for one in find_runs(client, run.partition("/")[0])}
+    except OperationError:
+        return None
+    return next(reversed(files[run].rows()), None) if run in files else None
 
 
 def status_lines(document: Mapping[str, Any]) -> list[str]:
@@ -209,12 +184,13 @@ def status_lines(document: Mapping[str, Any]) -> list[str]:
     lines += ["", "GUARD", *_guard_lines(document["guard"])]
     burn_usd = sum(one["burn_usd_per_hour"] for one in document["deployments"])
     total = f"${burn_usd:.4f} an hour now, modelled from list prices of {PRICES.as_of}; AWS' bill is what counts"
-    return [*lines, "", *laid_out({"burning": total})]
+    page = f"https://{document['region']}.console.aws.amazon.com/cloudwatch/home#dashboards/dashboard/{OURS}"
+    return [*lines, "", *laid_out({"burning": total, "dashboard": page})]
 
 
 def _deployment_facts(one: Mapping[str, Any]) -> dict[str, str]:
     learner = [one["state"] or "none has reported", one["reason"]]
-    learner += [" ".join(each.values()) for each in one["instances"]]
+    learner += one["instances"]
     if one["heartbeat_s"] is not None:
         silent = ": SILENT" if one["is_silent"] else ""
         learner.append(f"heartbeat {duration(one['heartbeat_s'])} ago{silent}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import heapq
-import io
 import itertools
 import math
 import pickle
@@ -42,8 +41,6 @@ def _copied(value: Any) -> Any:
 
 class Table:
     """DynamoDB, as far as the ledger uses it: assignments, and conditions joined by OR."""
-
-    _SET = re.compile(r"(\S+) = (?:if_not_exists\((\S+), (\S+)\)|(\S+) \+ (:\w+)|(:\w+))(?:, |$)")
 
     def __init__(self) -> None:
         self.items: dict[str, dict[str, Any]] = {}
@@ -94,15 +91,10 @@ class Table:
             holds(term) for term in ConditionExpression.split(" OR ")
         ):
             raise refused("ConditionalCheckFailedException")
-        for target, kept, value, summed, addend, plain in self._SET.findall(
-            UpdateExpression.removeprefix("SET ")
-        ):
+        for change in UpdateExpression.removeprefix("SET ").split(", "):
+            target, _, value = change.split(" ")
             found, name = folder(target)
-            if summed:
-                total = float(found[name]["N"]) + float(ExpressionAttributeValues[addend]["N"])
-                found[name] = {"N": str(int(total))}
-            elif not (kept and name in found):
-                found[name] = ExpressionAttributeValues[value or plain]
+            found[name] = ExpressionAttributeValues[value]
         self.items[Key["run"]["S"]] = item
         return {"Attributes": _copied(item)}
 
@@ -420,10 +412,6 @@ class _Answers:
     @staticmethod
     def delete_serverless_cache(account: Account, ServerlessCacheName: str) -> None:
         _end_cache(account, ServerlessCacheName)
-
-    @staticmethod
-    def invoke(account: Account, **_: Any) -> dict[str, Any]:
-        return {"Payload": io.BytesIO(b"{}")}
 
 
 def _check_name(stack: str) -> None:

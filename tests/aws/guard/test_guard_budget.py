@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.aws.guard import watch
-from runtime.aws.guard.parts import ALIAS, CACHE, GROUP
+from runtime.aws.guard.parts import ALIAS, CACHE, GROUP, Parts
 from runtime.aws.guard.stacks import (
     GuardedStack,
     read_deployment,
@@ -31,7 +31,6 @@ from runtime.aws.guard.stacks import (
 from runtime.aws.guard.teardown import Teardown
 from runtime.aws.guard.watch import Guard
 from runtime.aws.ledger import (
-    PARTS,
     STARTING,
     TRAINING,
     Entry,
@@ -562,7 +561,7 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "missing_of", lambda client, stack: PARTS)
+    monkeypatch.setattr(watch, "read_parts", lambda client, stack: Parts())
 
 
 def what_stood(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from runtime.aws.learner.backend import AwsBackend
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.ledger import Entry
+from runtime.errors import ExperimentError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
@@ -81,3 +82,9 @@ def test_the_money_for_the_teardown_is_not_the_learners() -> None:
     )
     meter, _ = meter_and_clock(deployment, Entry("walker/one", stack=deployment.stack))
     assert meter.budget.free_usd == pytest.approx(600.0)
+
+
+def test_prices_of_another_region_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    with pytest.raises(ExperimentError, match=r"^region 'eu-west-1': its prices are not known"):
+        AwsBackend(deployment=Deployment.from_environment(WHOLE), prices=PRICES)

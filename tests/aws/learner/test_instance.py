@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
-import threading
 import zipfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,9 +16,8 @@ from moto.cloudformation.models import cloudformation_backends
 
 from runtime.aws.learner import learner
 from runtime.aws.learner.deployment import Deployment
-from runtime.aws.learner.instance import ENDPOINT_VARIABLE, InterruptionWatch
+from runtime.aws.learner.instance import ENDPOINT_VARIABLE
 from tests.aws.learner.test_deployment import WHOLE
-from tests.helpers import PATIENCE_S
 from tests.simulators.aws.metadata import InstanceMetadata
 
 CREATED = datetime(2026, 11, 25, 9, 30, tzinfo=UTC)
@@ -94,18 +91,3 @@ def test_what_it_cannot_find_it_looks_for_again_unless_it_is_no_learner(
         monkeypatch.setenv(variable, value)
     assert learner.main(["out"]) == code
     assert ran == []
-
-
-def test_ec2s_notice_interrupts_the_process(metadata: InstanceMetadata) -> None:
-    interrupted = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda *_: interrupted.set())
-    try:
-        watch = InterruptionWatch(pause_s=0.01)
-        while metadata.asked.count("spot/instance-action") < 3:
-            assert not interrupted.wait(0.01)
-        assert watch.notice == ""
-        metadata.values["spot/instance-action"] = '{"action": "terminate"}'
-        assert interrupted.wait(PATIENCE_S)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert watch.notice == '{"action": "terminate"}'

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import botocore.exceptions
 import pytest
+from botocore.exceptions import ClientError
 
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.metrics import SEND_INTERVAL_S, Metrics
-from runtime.records.rows import RoundRow
 from tests.fakes import ManualClock
 from tests.records.rows import a_row
 
@@ -31,10 +30,6 @@ ROW = dict(
 )
 
 
-def row(**values: Any) -> RoundRow:
-    return a_row(1, **ROW | values)
-
-
 class CloudWatch:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -54,106 +49,63 @@ class CloudWatch:
         ]
 
 
-@pytest.fixture
-def cloudwatch() -> CloudWatch:
-    return CloudWatch()
+class World:
+    """A run whose rounds are sent to CloudWatch."""
+
+    def __init__(self) -> None:
+        self.cloudwatch, self.clock, self.reports = CloudWatch(), ManualClock(0.0), list[str]()
+        self.metrics = Metrics(self.cloudwatch, DEPLOYMENT, self.reports.append, self.clock)
+
+    def round(self, at_s: float, **values: Any) -> None:
+        self.clock.now_s = at_s
+        self.metrics.round_finished(a_row(1, **ROW | values))
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(0.0)
-
-
-@pytest.fixture
-def reports() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def metrics(cloudwatch: CloudWatch, clock: ManualClock, reports: list[str]) -> Metrics:
-    return Metrics(cloudwatch, DEPLOYMENT, reports.append, clock)
-
-
-def test_the_first_round_is_sent_at_once(metrics: Metrics, cloudwatch: CloudWatch):
-    metrics.round_finished(row(episode_return_mean=-3, boosting_score=0.75))
+def test_the_first_round_is_sent_at_once_and_all_others_once_a_minute() -> None:
+    world = World()
+    for second in range(0, 241, 10):
+        evaluation = second if second % 50 == 0 else None
+        world.round(second, spent_usd=second, evaluation_return_mean=evaluation)
+    assert world.cloudwatch.values("SpentUsd") == [
+        [0.0],
+        *([float(s) for s in range(end - 50, end + 1, 10)] for end in (60, 120, 180, 240)),
+    ]
+    assert world.cloudwatch.values("EvaluationReturn") == [[0.0], [50.0], [100.0], [150.0], [200.0]]
     dimensions = [{"Name": "Experiment", "Value": "hopper"}, {"Name": "Run", "Value": "abc"}]
-    (call,) = cloudwatch.calls
+    call = world.cloudwatch.calls[0]
     assert call["Namespace"] == "Nitro"
     assert all(one["Dimensions"] == dimensions for one in call["MetricData"])
     assert {one["MetricName"]: one["Values"] for one in call["MetricData"]} == {
-        "EpisodeReturn": [-3.0],
+        "EvaluationReturn": [0.0],
         "Actors": [8.0],
         "ActorsFailed": [0.0],
-        "BoostingScore": [0.75],
-        "SpentUsd": [0.5],
+        "SpentUsd": [0.0],
         "RoundReservedUsd": [0.25],
         "EnvSteps": [2048.0],
         "RoundSeconds": [1.5],
     }
+    world.round(241.0)
+    for _ in range(2):
+        world.metrics.flush()
+    assert len(world.cloudwatch.calls) == 2 + 240 / SEND_INTERVAL_S, "the rest, once"
 
 
-def test_one_call_a_minute_with_all_rounds_since(
-    metrics: Metrics, cloudwatch: CloudWatch, clock: ManualClock
-):
-    for second in range(0, 241, 10):
-        clock.now_s = float(second)
-        evaluation = second if second % 50 == 0 else None
-        metrics.round_finished(row(spent_usd=second, evaluation_return_mean=evaluation))
-    assert len(cloudwatch.calls) == 1 + 240 / SEND_INTERVAL_S
-    assert cloudwatch.values("SpentUsd") == [
-        [0.0],
-        *([float(s) for s in range(end - 50, end + 1, 10)] for end in (60, 120, 180, 240)),
-    ]
-    assert cloudwatch.values("EvaluationReturn") == [[0.0], [50.0], [100.0], [150.0], [200.0]]
-    metrics.flush()
-    assert len(cloudwatch.calls) == 5
-
-
-def test_what_is_left_is_sent_at_the_end(metrics: Metrics, cloudwatch: CloudWatch):
-    metrics.round_finished(row())
-    metrics.round_finished(row(spent_usd=0.75))
-    assert len(cloudwatch.calls) == 1
-    metrics.flush()
-    metrics.flush()
-    assert cloudwatch.values("SpentUsd") == [[0.5], [0.75]]
-
-
-def test_no_call_has_more_values_than_cloudwatch_takes(metrics: Metrics, cloudwatch: CloudWatch):
+def test_no_call_has_more_values_than_cloudwatch_takes() -> None:
+    world = World()
     for index in range(1 + 400):
-        metrics.round_finished(row(spent_usd=index))
-    metrics.flush()
-    assert [len(values) for values in cloudwatch.values("SpentUsd")] == [1, 150, 150, 100]
-    assert sum(cloudwatch.values("SpentUsd"), []) == [float(index) for index in range(401)]
+        world.round(0.0, spent_usd=index)
+    world.metrics.flush()
+    assert [len(values) for values in world.cloudwatch.values("SpentUsd")] == [1, 150, 150, 100]
+    assert sum(world.cloudwatch.values("SpentUsd"), []) == [float(index) for index in range(401)]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        botocore.exceptions.ClientError(
-            {"Error": {"Code": "Throttling", "Message": "slow down"}}, "PutMetricData"
-        ),
-        botocore.exceptions.EndpointConnectionError(endpoint_url="https://monitoring"),
-    ],
-    ids=["refused", "no connection"],
-)
-def test_failures_are_told_once_and_stop_nothing(
-    metrics: Metrics,
-    cloudwatch: CloudWatch,
-    clock: ManualClock,
-    reports: list[str],
-    error: Exception,
-):
-    cloudwatch.error = error
-    for _ in range(3):
-        metrics.round_finished(row())
-        clock.advance(SEND_INTERVAL_S)
-    assert reports == [str(error)]
-    cloudwatch.error = None
-    metrics.round_finished(row())
-    assert [len(call["MetricData"][0]["Values"]) for call in cloudwatch.calls] == [1, 1, 1, 1]
-
-
-def test_a_defect_is_not_taken_for_a_failure_of_aws(metrics: Metrics, cloudwatch: CloudWatch):
-    cloudwatch.error = TypeError("ours")
+def test_failures_are_told_once_and_stop_nothing() -> None:
+    world = World()
+    world.cloudwatch.error = ClientError({"Error": {"Code": "Throttling"}}, "PutMetricData")
+    for index in range(3):
+        world.round(index * SEND_INTERVAL_S)
+    assert world.reports == [str(world.cloudwatch.error)]
+    world.cloudwatch.error = TypeError("ours is not taken for one of AWS")
     with pytest.raises(TypeError):
-        metrics.round_finished(row())
+        world.round(3 * SEND_INTERVAL_S)
+    assert [len(call["MetricData"][0]["Values"]) for call in world.cloudwatch.calls] == [1] * 4

@@ -42,7 +42,7 @@ from tests.simulators.aws import quick_moto  # noqa: F401
 
 BUCKET, PREFIX, TABLE = "nitro-results", "hopper/abc/", "ledger"
 RUN, STACK, NOW_S = "hopper/abc", "arn:of:stack", 1e9
-ROUNDS, ACTORS = 3, 2
+ROUNDS, ACTORS = 2, 2
 EXPERIMENT = experiment_from_tree(
     {"environment": {"id": "Hopper-v5"}, "budget": {"usd": 1.0}, "scaler": {"actors_min": ACTORS}},
     source="test",
@@ -139,14 +139,6 @@ def crash() -> None:
 
 def lose_answer() -> None:
     raise botocore.exceptions.ConnectionClosedError(endpoint_url="https://aws")
-
-
-def refuse(code: str) -> Callable[[], None]:
-    def refuse_it() -> None:
-        error = {"Error": {"Code": code, "Message": "no"}}
-        raise botocore.exceptions.ClientError(error, "PutObject")
-
-    return refuse_it
 
 
 class Learner:
@@ -414,7 +406,7 @@ def test_wherever_the_machine_vanishes_the_next_one_goes_on(aws: Aws, tmp_path: 
     assert set(resumed) == set(range(ROUNDS + 1))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_in_any_history_money_is_counted_once_and_the_newest_learner_ends_the_run(
     aws: Aws, tmp_path: Path, seed: int
 ) -> None:
@@ -450,20 +442,6 @@ def test_in_any_history_money_is_counted_once_and_the_newest_learner_ends_the_ru
     assert {key.removeprefix(PREFIX) for key in kept if "checkpoints/" in key} >= {
         name for name in contents(last.path) if "checkpoints/" in name
     }
-
-
-@pytest.mark.parametrize("at", range(6, 26, 2))
-def test_an_upload_under_way_does_not_replace_what_a_successor_wrote(
-    aws: Aws, tmp_path: Path, at: int
-) -> None:
-    """The older learner has checked that it owns the run, and sends its file after the newer one has ended."""
-    newer = Learner(Wire(aws), tmp_path / "newer")
-    older = Learner(Wire(aws, at=at, before=newer.live), tmp_path / "older")
-    with suppress(LostRunError):
-        older.live()
-    kept = aws.objects()
-    assert kept[f"{PREFIX}rounds.jsonl"] == (newer.path / "rounds.jsonl").read_bytes()
-    assert f"{PREFIX}summary.json" in kept
 
 
 @pytest.mark.parametrize("name", ["checkpoints/round_000002.json.tmp", "rounds.jsonl.tmp"])
@@ -526,15 +504,6 @@ def test_a_failing_upload_is_made_up_for(aws: Aws, tmp_path: Path) -> None:
     assert {key.removeprefix(PREFIX): data for key, data in aws.objects().items()} == contents(
         tmp_path
     )
-
-
-def test_a_conflict_with_nobody_is_tried_again(aws: Aws, tmp_path: Path) -> None:
-    wire = Wire(aws)
-    learner = Learner(wire, tmp_path)
-    learner.restore()
-    wire.at, wire.before = len(wire.calls) + 4, refuse("ConditionalRequestConflict")
-    learner.round()
-    assert f"{PREFIX}rounds.jsonl" in aws.objects()
 
 
 def test_whatever_else_goes_wrong_may_go_better_at_the_next_attempt(

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from runtime.aws.operations.logs import show_logs
 from tests.aws.operations.accounts import Account
 
 
@@ -24,45 +23,12 @@ def test_logs_in_the_order_of_time_with_the_names_of_their_streams(aws: Account)
         "i-1/learner  round 2?[2J",
     ]
     # An instance whose boot failed has no log events.
-    assert lines[4:] == ["boot/i-2-image.log", "  no such image"]
+    assert lines[3].endswith(f"aws logs tail {group} --follow")
+    assert lines[5:] == ["boot/i-2-image.log", "  no such image"]
     assert "long ago" in aws.run("logs", "experiments/hopper.yaml", "--since", "180")
-    assert "no events" in aws.run("logs", "hopper", "--actors")
+    assert "0 events in the last 60 minutes" in aws.run("logs", "hopper", "--actors")
     aws.log(aws.group_of("Nitro-hopper", "Actor"), "2026/01/01/[1]a", "START")
     assert "2026/01/01/[1]a  START" in aws.run("logs", "hopper", "--actors")
-
-
-def test_following_tells_each_event_once_and_ends_with_the_stack(aws: Account) -> None:
-    ended = b'{"stop_reason": "budget"}'
-    aws.upload(aws.make_bucket(), "hopper/first/", {"ended.json": ended})
-    stack = aws.deploy()
-    group, now_s = aws.group_of("Nitro-hopper", "Learner"), time.time()
-    aws.log(group, "i-1/learner", "one", at_s=now_s - 30)
-    # The second event is late: it is older than events already shown.
-    happenings = iter(
-        [
-            lambda: aws.log(group, "i-2/learner", "two", at_s=now_s - 31),
-            lambda: aws.log(group, "i-1/learner", "three", at_s=now_s - 5),
-            lambda: None,
-            lambda: aws.client("cloudformation").delete_stack(StackName=stack),
-        ]
-    )
-    said: list[str] = []
-    show_logs(
-        aws.client,
-        "hopper",
-        said.append,
-        of_actors=False,
-        since_s=3600,
-        is_following=True,
-        now=time.time,
-        sleep=lambda _: next(happenings)(),
-    )
-    assert [line[26:] for line in said[:3]] == [
-        "i-1/learner  one",
-        "i-2/learner  two",
-        "i-1/learner  three",
-    ]
-    assert said[4] == 'ended.json\n  {"stop_reason": "budget"}'
 
 
 @pytest.mark.parametrize("whose", ["Learner", "Actor"])
@@ -77,16 +43,6 @@ def test_logs_of_a_stack_that_is_gone_are_kept_and_those_of_the_last_are_shown(
         time.sleep(0.002)
     text = aws.run("logs", "hopper", *(["--actors"] if whose == "Actor" else []))
     assert "stream  of the second\n" in text and "of the first" not in text
-
-
-def test_ctrl_c_ends_following(aws: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    aws.deploy()
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(time, "sleep", interrupt)
-    assert aws.run("logs", "hopper", "--follow", code=130) == "interrupted\n"
 
 
 def test_without_a_group_the_bucket_tells_why_the_newest_run_failed(aws: Account) -> None:

@@ -137,7 +137,7 @@ def test_a_checkpoint_that_is_deleted_during_the_download_is_done_without(
     aws.upload(bucket, "hopper/first/", {old: b"{}"})
     read = RunFiles.read
 
-    def read_late(self: RunFiles, name: str, **part: str) -> tuple[bytes, str]:
+    def read_late(self: RunFiles, name: str, **part: str) -> bytes:
         if name == old:
             aws.client("s3").delete_object(Bucket=bucket, Key=f"hopper/first/{old}")
         return read(self, name, **part)

@@ -45,6 +45,10 @@ def test_a_deployment_that_trains_with_its_dollars_and_its_instance(aws: Account
     assert re.search(r"old; 7:59:\d\d left", text)
     assert "looked 0:20 ago" in text and "!!!" not in text
     assert "burning $1.0000 an hour now" in text
+    assert (
+        f"https://{REGION}.console.aws.amazon.com/cloudwatch/home#dashboards/dashboard/Nitro"
+        in text
+    )
 
 
 def _silent(aws: Account, ledger: Ledger) -> None:
@@ -55,9 +59,9 @@ def _torn_down(aws: Account, ledger: Ledger) -> None:
     stack = aws.deploy()
     start(ledger, stack)
     ledger.order("hopper/first", stack=stack, reason="its budget is used up", now_s=1.0)
-    for step in ("stop key", "learner"):
+    for step in ("results", "learner"):
         ledger.step_done("hopper/first", step, stack=stack, now_s=2.0)
-    ledger.count_failure("hopper/first", stack=stack)
+    ledger.count_failures("hopper/first", 1, stack=stack)
 
 
 def _gone(aws: Account, ledger: Ledger) -> None:
@@ -82,7 +86,7 @@ def _unread(aws: Account, ledger: Ledger) -> None:
             "ATTENTION its tag nitro:budget-usd is 'a lot'",
         ),
         (_silent, "ago: SILENT"),
-        (_torn_down, "its budget is used up; done: stop key, learner; failures: 1"),
+        (_torn_down, "its budget is used up; done: results, learner; failures: 1"),
         (_gone, "hopper/first $1.2500 of $2: target_return"),
         (_unread, "!!! WHAT THE LEDGER HOLDS IS NOT KNOWN"),
         (_unread, "hopper/first stack Nitro-hopper"),

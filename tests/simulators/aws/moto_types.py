@@ -551,7 +551,7 @@ def _let_machines_run() -> None:
     default_user_config["stepfunctions"]["execute_state_machine"] = True
 
 
-# What happens at its time
+# The clock
 
 
 def _clock_s() -> float | None:
