@@ -128,7 +128,6 @@ class Flight:
         self.attempts: Counter[int] = Counter()
         self._in_flight: dict[str, _InFlight] = {}
         self._outcomes: deque[Outcome] = deque()
-        self._late = 0
         self._versions: list[int] = []
         self._episodes: set[str] = set()
 
@@ -251,13 +250,10 @@ class Flight:
         self.tidy()
 
     def tidy(self) -> None:
-        """Makes the cache drop data that no actor in flight needs, and records trajectories that came too late."""
+        """Makes the cache drop data that no actor in flight needs."""
         continued = {actor.episode_id for actor in self.in_flight.values()}
         self._cache.discard_episodes(sorted(self._episodes - continued))
         self._episodes &= continued
-        if self._late:
-            self._events.append("trajectories_late", count=self._late)
-        self._late = 0
 
     def _start(self, group: Group, actors: Sequence[Actor]) -> None:
         episodes = {actor.episode_id: actor.episode.data for actor in actors if actor.episode}
@@ -339,7 +335,6 @@ class Flight:
         if outcome.response["status"] != LATE:
             return None, "its trajectory was accepted, but is not in the cache any more"
         group.tally.late += 1
-        self._late += 1
         return None, "its trajectory came too late"
 
     def _judge(

@@ -203,6 +203,12 @@ def test_whatever_its_actors_do_a_group_ends_with_what_came_and_all_is_settled_o
         for key, sent in answers.items()
     }
     assert reserved(round_.meter) == {"round"} and not (round_.cache.doors or round_.cache.episodes)
+    in_a_row = {
+        slot: attempts
+        for slot, tries in enumerate(plays)
+        if slot not in given_up and all(play in REPLACED for play in tries[:attempts])
+    }
+    assert round_.flight.attempts == in_a_row
     failed = {key for key, play in played.items() if play in REPLACED and key[0] not in given_up}
     assert {(one["slot"], one["attempt"]) for one in round_.events("actor_failed")} == failed
     # An actor that the fleet cannot kill asks the cache whether it may continue.

@@ -151,12 +151,12 @@ def test_of_several_at_once_one_that_ends_its_process_costs_its_own_trajectory_o
     make, act: str, limit_s: float | None, status: str, words: str
 ):
     """The others are served again, each alone, and each is billed once."""
-    player = make(together=4)
+    player = make(together=5)
     player.warm_up()
-    ending, *others = player.play(act, "nothing", "nothing", limit_s=limit_s)
+    ending, *others = player.play(act, *["nothing"] * 4, limit_s=limit_s)
     assert (ending.status, words in ending.error) == (status, True)
     assert ending.billed_s >= (limit_s or 0.0)
-    assert statuses(others) == ["ok", "ok"] and batches(others) == [1, 1]
+    assert statuses(others) == ["ok"] * 4 and batches(others) == [1] * 4
     assert player.fleet.wait(0.0) == []
 
 
