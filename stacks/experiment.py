@@ -67,8 +67,6 @@ class ExperimentStack(Stack):
                 disk_key=disk_key,
             )
             outputs["LearnerLogs"] = learner.log_group.log_group_name
-            outputs["LearnerImage"] = learner.image_id
-            outputs["LearnerGroupName"] = learner.group_name
         elif plan.is_external:
             assert actor is not None, "the plan was checked"
             outputs |= Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs

@@ -47,7 +47,6 @@ class LearnerInstance(Construct):
     Attributes:
         group_name: Physical name of the Auto Scaling group, which replaces an instance that dies or is interrupted. So
             the instance's role can name the group without waiting for it.
-        image_id: The machine image that the SSM parameter named at deployment.
         log_group: Its log.
     """
 
@@ -79,7 +78,6 @@ class LearnerInstance(Construct):
         machine = ec2.MachineImage.from_ssm_parameter(
             machine_image(plan.experiment.learner.instance_types)
         )
-        self.image_id = machine.get_image(self).image_id
         group_resource = f"autoScalingGroup:*:autoScalingGroupName/{self.group_name}"
         rights = [
             *run_statements(plan, results, files),

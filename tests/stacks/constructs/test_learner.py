@@ -133,7 +133,7 @@ def test_images_for_gpus_need_a_larger_disk(variant: Callable[[str], Assembly]) 
     assert device["Ebs"]["VolumeSize"] == 100
 
 
-def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> None:
+def test_the_image_is_found_at_deployment(synthesise: Synthesise) -> None:
     made = synthesise(learner__instance_types=["c7g.4xlarge"])
     images = {
         name: parameter["Default"]
@@ -142,9 +142,7 @@ def test_the_image_is_found_at_deployment_and_told(synthesise: Synthesise) -> No
     }
     assert list(images.values()) == [machine_image(["c7g.4xlarge"])]
     (reference,) = [{"Ref": name} for name in images]
-    assert (
-        launch(made)["ImageId"] == reference == made.template()["Outputs"]["LearnerImage"]["Value"]
-    )
+    assert launch(made)["ImageId"] == reference
 
 
 @pytest.mark.parametrize(
