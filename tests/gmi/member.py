@@ -54,16 +54,18 @@ class Member:
             ]
 
         tensors = made(self.group.rank)
-        totals = [
-            torch.stack([tensor.double() for tensor in every]).sum(0)
-            for every in zip(*map(made, range(self.group.size)), strict=True)
-        ]
+        inputs = list(zip(*map(made, range(self.group.size)), strict=True))
+        totals = [torch.stack([tensor.double() for tensor in every]).sum(0) for every in inputs]
         self.group.sum(tensors)
         return {
             "bits": [zlib.crc32(tensor.numpy().tobytes()) for tensor in tensors],
             "error": max(
                 float((tensor - total).abs().max()) if total.numel() else 0.0
                 for tensor, total in zip(tensors, totals, strict=True)
+            ),
+            "is_in_order": all(
+                torch.equal(tensor, sum(every[1:], every[0]))
+                for tensor, every in zip(tensors, inputs, strict=True)
             ),
             "seconds": [self.group.waited_s, self.group.reduce_s],
         }

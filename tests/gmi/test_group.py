@@ -141,6 +141,7 @@ def test_the_sum_is_that_of_all_in_all_with_the_same_bits_each_time(
             answers = pool.ask(ranks, "sum", shapes=shapes, seed=seed)
             assert max(answer["error"] for answer in answers) < 1e-5
             assert all(answer["bits"] == answers[0]["bits"] for answer in answers)
+            assert reduction != "mpr" or answers[0]["is_in_order"], "the order of ranks"
             seen.append(answers[0]["bits"])
         for waited_s, reduce_s in (answer["seconds"] for answer in answers):
             assert len(devices) == 1 or 0.0 < waited_s < reduce_s

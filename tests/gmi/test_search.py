@@ -74,12 +74,6 @@ def test_what_is_found_is_nearly_as_fast_as_what_exhaustive_search_finds(family:
         )
 
 
-def test_fewer_points_are_measured_where_environments_bring_nothing() -> None:
-    rows = layouts(256, 32)
-    found = search(made("flat", 256, 32, 1000), rows, ALPHA)
-    assert len(found) < sum(len(counts) for _, counts in rows) / 3
-
-
 @pytest.mark.parametrize("gain", [0.0, 0.2])
 def test_a_layout_that_was_only_lucky_is_not_faster(gain: float) -> None:
     random = np.random.default_rng(0)

@@ -90,10 +90,17 @@ def test_a_state_continues_to_the_bit_in_other_worlds() -> None:
 
 
 def test_a_world_that_is_not_finite_ends_alone_with_reward_0() -> None:
-    worlds, physics, _ = make("HalfCheetah-v5", 2)
+    """At the time limit too, where the other one is only out of time."""
+    worlds, physics, _ = make("HalfCheetah-v5", 2, max_episode_steps=3)
+    physics.broken = (0,)
+    _, _, dones, extras = worlds.step(torch.zeros(2, 6))
+    assert dones.tolist() == [True, False] and not extras["time_outs"].any()
+    worlds, physics, _ = make("HalfCheetah-v5", 2, max_episode_steps=3)
+    for _ in range(2):
+        assert not worlds.step(torch.zeros(2, 6))[2].any()
     physics.broken = (0,)
     observations, rewards, dones, extras = worlds.step(torch.zeros(2, 6))
-    assert dones.tolist() == [True, False] and extras["time_outs"].tolist() == [False, False]
+    assert dones.tolist() == [True, True] and extras["time_outs"].tolist() == [False, True]
     assert rewards[0] == 0.0 and observations.isfinite().all()
     physics.broken = ()
     observations, rewards, dones, _ = worlds.step(torch.zeros(2, 6))
