@@ -36,8 +36,6 @@ def test_gpus_and_their_slices_are_read(path: Path) -> None:
     assert [len(gpu.slices) for gpu in found.gpus] == [0, 0, 0, 0, 7, 3, 2, 4]
     assert [gpu.index for gpu in found.gpus] == list(range(8))
     assert found.gpus[5].uuid == "GPU-4fb17cd5-cad8-31a6-34d3-08434d926140"
-    assert found.gpus[5].slices[1] == "MIG-82b0c2d6-8829-56e4-9c64-f7ba16ae6c95"
-    assert {gpu.name for gpu in found.gpus} == {"NVIDIA A100-SXM4-40GB"}
     assert (found.problem, found.has_mps, found.can_pin) == ("", True, True)
     assert set(found.cores) == os.sched_getaffinity(0)
     assert look({}, has_gpus=False).gpus == ()

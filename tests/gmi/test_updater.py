@@ -18,6 +18,7 @@ from runtime.fleet.interfaces import Invocation
 from runtime.gmi.devices import Place
 from runtime.gmi.fleet import InstancesFleet
 from runtime.gmi.group import Meeting
+from runtime.gmi.trainer import Trainer
 from runtime.gmi.updater import InstancesUpdater
 from runtime.learner import LearnerSpec
 from runtime.learner.functions.invoking import Remote
@@ -206,14 +207,24 @@ def test_each_instance_is_asked_for_its_slots_and_the_next_version_is_mirrored(
 def test_instances_that_train_sum_as_the_file_says_or_else_by_algorithm_1(
     tmp_path: Path, devices: Sequence[int], wanted: str, slots: Sequence[int], used: str
 ) -> None:
-    made = Made(tmp_path / "store", devices=devices, reduction=wanted)
+    made = Made(tmp_path / "store", devices=devices, reduction=wanted, timeout_s=120.0)
     made.leave_result()
     made.update(slots)
     events = [one.event for one in made.machine.started]
     assert [event["instance"] for event in events] == slots
     assert [event["group"]["rank"] for event in events] == list(range(len(slots)))
     assert {event["group"]["reduction"] for event in events} == {used}
+    # Those that wait for one that hangs give up in time to be asked again.
+    assert {one.limit_s for one in made.machine.started} == {120.0}
+    assert {event["group"]["timeout_s"] for event in events} == {30.0}
     assert events[0]["group"]["devices"] == [devices[slot] for slot in slots]
+
+
+def test_an_instance_that_missed_an_update_goes_on_from_the_newest_version(made: Made) -> None:
+    trainer = Trainer(made.store, "run")
+    assert trainer.weights(0) == Ppo(SPEC).weights()
+    made.leave_result()
+    assert trainer.weights(1) == made.version_1
 
 
 def test_an_instance_that_is_another_process_now_is_told_once(made: Made) -> None:
@@ -226,17 +237,6 @@ def test_an_instance_that_is_another_process_now_is_told_once(made: Made) -> Non
             progress=0.5,
         )
     assert made.events.replaced == [1, 0, 1]
-
-
-def test_those_that_wait_for_one_that_hangs_give_up_in_time_to_be_asked_again(
-    tmp_path: Path,
-) -> None:
-    made = Made(tmp_path, timeout_s=120.0)
-    made.updater.submit(
-        made.updater.assemble(made.trajectories([0, 1]), VECTORS, clip_rewards=False), progress=0.5
-    )
-    assert {one.limit_s for one in made.machine.started} == {120.0}
-    assert {one.event["group"]["timeout_s"] for one in made.machine.started} == {30.0}
 
 
 def test_what_the_store_has_lost_is_there_again_for_the_next_try(
