@@ -181,6 +181,8 @@ def test_a_stack_is_complete_with_its_signal(
     assert status(client, STACK) == "CREATE_IN_PROGRESS"
     with pytest.raises(ClientError, match="Resource Nothing does not exist"):
         tell(client, "SUCCESS", "Nothing")
+    with pytest.raises(ClientError, match="FAILED is neither"):
+        tell(client, "FAILED", group)
     tell(client, "SUCCESS", group)
     assert status(client, STACK) == "CREATE_COMPLETE"
     with pytest.raises(ClientError, match="cannot be signaled"):

@@ -954,6 +954,8 @@ class _StackOperations:
             name: self._get_param(name)
             for name in ("StackName", "LogicalResourceId", "UniqueId", "Status")
         }
+        if told["Status"] not in ("SUCCESS", "FAILURE"):
+            raise StackError(message=f"Status {told['Status']} is neither SUCCESS nor FAILURE")
         stack = self.cloudformation_backend.get_stack(told["StackName"])
         resource = stack.template_dict["Resources"].get(told["LogicalResourceId"])
         if resource is None or stack.status.startswith("DELETE"):
