@@ -230,7 +230,7 @@ def _name(options: argparse.Namespace) -> str:
     path = Path(options.experiment)
     if (path / layout.CONFIG).exists() or layout.holds_seeds(path):
         raise RunError(
-            f"{options.experiment} is a run on this machine, and this command is about AWS; see it with "
-            f"python -m runtime report {options.experiment}"
+            f"{options.experiment} is a run on this machine, and this command is about AWS. Ctrl-C stops a run here; "
+            f"python -m runtime report {options.experiment} shows it"
         )
     return experiment_name(path.stem)

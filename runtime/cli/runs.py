@@ -17,6 +17,7 @@ from runtime.experiment.schema import Experiment
 from runtime.records import layout
 from runtime.records.files import check_place, read_json_object
 from runtime.records.rows import return_digits
+from runtime.show.terminal import counted
 
 if TYPE_CHECKING:
     from lambda_actor.environments import ActorEnvironment
@@ -164,7 +165,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     lengths = _statistics(evaluation.lengths)
     digits = return_digits(max(abs(returns["min"]), abs(returns["max"])))
     print(
-        f"{episodes} episode{'s' * (episodes > 1)} with {actions} actions, mean ± standard deviation (least … most):\n"
+        f"{counted(episodes, 'episode')} with {actions} actions, mean ± standard deviation (least … most):\n"
         f"return  {_described(returns, digits)}\nlength  {_described(lengths, 1)} steps",
         file=sys.stderr,
     )

@@ -109,12 +109,15 @@ class Budget:
         """Restores the state from `get_state`.
 
         Raises:
-            ValueError: The state counts in other units.
+            ValueError: The state counts in other units, or an amount is negative.
         """
         if state["units_per_usd"] != UNITS_PER_USD:
             raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{UNITS_PER_USD}")
+        spent = int(state["spent"])
         reserved = {name: int(amount) for name, amount in state["reserved"].items()}
-        self._spent = int(state["spent"])
+        if min(spent, *reserved.values(), 0) < 0:
+            raise ValueError("an amount is negative")
+        self._spent = spent
         self._reserved = reserved
 
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, ClassVar, get_args, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from runtime.errors import RunDirectoryError
 
 FIGURE_MAX = 1e250
 """Sums and products of a report's figures stay finite below it."""
+Figure = Annotated[float, Field(gt=-FIGURE_MAX, lt=FIGURE_MAX)]
+Usd = Annotated[float, Field(ge=0, lt=FIGURE_MAX)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)
@@ -46,71 +49,71 @@ class RoundRow:
 
     __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
-    round_index: Annotated[int, Column("k, from 1")]
+    round_index: Annotated[Count, Column("k, from 1")]
     policy_version: Annotated[
-        int,
+        Count,
         Column(
             "policy version of this round's actors (asynchronous: newest at its start); 0 is the initial policy"
         ),
     ]
     eigenvalue_min: Annotated[
-        float | None, _boosting("smallest eigenvalue of that policy's Hessian")
+        Figure | None, _boosting("smallest eigenvalue of that policy's Hessian")
     ]
-    eigenvalue_max: Annotated[float | None, _boosting("largest eigenvalue")]
+    eigenvalue_max: Annotated[Figure | None, _boosting("largest eigenvalue")]
     convexity_ratio: Annotated[
-        float | None,
+        Figure | None,
         _boosting(
             "R_k = −λ_max / λ_min; null in round 1, if λ has one sign, or if the detector is late"
         ),
     ]
     hessian_products: Annotated[
-        int | None, _boosting("Hessian-vector products, or equally long work, of the detector")
+        Count | None, _boosting("Hessian-vector products, or equally long work, of the detector")
     ] = None
-    product_samples: Annotated[int | None, _boosting("samples of each product")] = None
+    product_samples: Annotated[Count | None, _boosting("samples of each product")] = None
     boosting_score: Annotated[
-        float | None, _boosting("S_k from 0 to 1; null if the detector is late")
+        Figure | None, _boosting("S_k from 0 to 1; null if the detector is late")
     ]
-    decay_weight: Annotated[float | None, _boosting("d^k")]
-    actor_count_wanted: Annotated[int, _actors("actors the scaler asked for")]
+    decay_weight: Annotated[Figure | None, _boosting("d^k")]
+    actor_count_wanted: Annotated[Count, _actors("actors the scaler asked for")]
     actor_count: Annotated[
-        int,
+        Count,
         _actors("actors started; asynchronous: trained on"),
     ]
-    actors_returned: Annotated[int, _actors("trajectories trained on")]
+    actors_returned: Annotated[Count, _actors("trajectories trained on")]
     actors_failed: Annotated[
-        int, _actors("invocations without an accepted trajectory, in all attempts")
+        Count, _actors("invocations without an accepted trajectory, in all attempts")
     ]
-    actors_late: Annotated[int, _actors("trajectories of abandoned actors; billed")]
-    env_steps: Annotated[int, Column("environment steps trained on, without replays")]
-    env_steps_total: Annotated[int, Column("total so far")]
+    actors_late: Annotated[Count, _actors("trajectories of abandoned actors; billed")]
+    env_steps: Annotated[Count, Column("environment steps trained on, without replays")]
+    env_steps_total: Annotated[Count, Column("total so far")]
     evaluation_return_mean: Annotated[
-        float | None,
+        Figure | None,
         _return("mean return of the evaluation that counted in this round, or of its confirmation"),
     ]
-    evaluation_round: Annotated[int | None, Column("round whose policy it evaluated")]
+    evaluation_round: Annotated[Count | None, Column("round whose policy it evaluated")]
     evaluated_steps: Annotated[
-        int | None, Column("steps of the evaluations that ended, confirmations included")
+        Count | None, Column("steps of the evaluations that ended, confirmations included")
     ] = None
     episode_return_mean: Annotated[
-        float | None, _return("mean return of finished training episodes")
+        Figure | None, _return("mean return of finished training episodes")
     ]
-    episode_length_mean: Annotated[float | None, _return("their mean steps")]
-    episodes_finished: Annotated[int, Column("their number")]
-    episodes_spanning_versions: Annotated[int, Column("those begun with an older policy")]
+    episode_length_mean: Annotated[Figure | None, _return("their mean steps")]
+    episodes_finished: Annotated[Count, Column("their number")]
+    episodes_spanning_versions: Annotated[Count, Column("those begun with an older policy")]
     replayed_steps: Annotated[
-        int | None, Column("steps repeated to restore open episodes; billed")
+        Count | None, Column("steps repeated to restore open episodes; billed")
     ] = None
-    episodes_dropped: Annotated[int | None, Column("open episodes that no actor can continue")] = (
-        None
-    )
+    episodes_dropped: Annotated[
+        Count | None, Column("open episodes that no actor can continue")
+    ] = None
     policy_loss: Annotated[
-        float | None,
+        Figure | None,
         _learner("mean of the last epoch (null for an actor pool, like the next five)"),
     ]
-    value_loss: Annotated[float | None, _learner("mean of the last epoch")]
-    entropy: Annotated[float | None, _learner("mean of the last epoch")]
+    value_loss: Annotated[Figure | None, _learner("mean of the last epoch")]
+    entropy: Annotated[Figure | None, _learner("mean of the last epoch")]
     kl: Annotated[
-        float | None,
+        Figure | None,
         _learner(
             "mean KL(old ‖ new) after the update; old is the acting policy (IMPACT: "
             "target network). Estimated for IMPALA, "
@@ -118,103 +121,99 @@ class RoundRow:
         ),
     ]
     explained_variance: Annotated[
-        float | None,
+        Figure | None,
         _learner("variance of value targets explained by the critic before the update"),
     ]
-    learning_rate: Annotated[float | None, _learner("at the last update")]
-    updates: Annotated[int, _learner("policy updates; 1 if synchronous")]
-    staleness_mean: Annotated[float, _learner("mean lag of trajectories, in policy versions")]
-    staleness_max: Annotated[int, _learner("largest lag")]
-    replayed_fraction: Annotated[float, _learner("share of trajectories trained on before")]
-    gradient_steps: Annotated[int | None, _learner("gradient steps of the updates")] = None
+    learning_rate: Annotated[Figure | None, _learner("at the last update")]
+    updates: Annotated[Count, _learner("policy updates; 1 if synchronous")]
+    staleness_mean: Annotated[Figure, _learner("mean lag of trajectories, in policy versions")]
+    staleness_max: Annotated[Count, _learner("largest lag")]
+    replayed_fraction: Annotated[Figure, _learner("share of trajectories trained on before")]
+    gradient_steps: Annotated[Count | None, _learner("gradient steps of the updates")] = None
     samples_trained: Annotated[
-        int | None, _learner("samples of these steps; each pass over a sample counts")
+        Count | None, _learner("samples of these steps; each pass over a sample counts")
     ] = None
     gradients: Annotated[
-        int | None, _learner("gradients applied (only `stellaris`, like the next six)")
+        Count | None, _learner("gradients applied (only `stellaris`, like the next six)")
     ] = None
-    gradients_lost: Annotated[int | None, _learner("gradients failed or timed out")] = None
+    gradients_lost: Annotated[Count | None, _learner("gradients failed or timed out")] = None
     gradients_late: Annotated[
-        int | None, _learner("gradients too late for their update; billed")
+        Count | None, _learner("gradients too late for their update; billed")
     ] = None
-    aggregations: Annotated[int | None, _learner("times that gradients were applied")] = None
+    aggregations: Annotated[Count | None, _learner("times that gradients were applied")] = None
     gradient_staleness_mean: Annotated[
-        float | None, _learner("mean aggregations from computing to applying a gradient")
+        Figure | None, _learner("mean aggregations from computing to applying a gradient")
     ] = None
     staleness_bound: Annotated[
-        int | None, _learner("mean staleness at which gradients are applied; null = no bound")
+        Count | None, _learner("mean staleness at which gradients are applied; null = no bound")
     ] = None
     truncated_fraction: Annotated[
-        float | None, _learner("share of samples with capped importance ratio")
+        Figure | None, _learner("share of samples with capped importance ratio")
     ] = None
     instances: Annotated[
-        int | None, _learner("number of instances (only `gmi`, like the next three)")
+        Count | None, _learner("number of instances (only `gmi`, like the next three)")
     ] = None
-    reduce_s: Annotated[float | None, _time("time for summing gradients, mean per instance")] = None
-    reduce_wait_s: Annotated[float | None, _time("its part spent waiting")] = None
-    instance_memory_mib: Annotated[float | None, _learner("largest memory of an instance")] = None
+    reduce_s: Annotated[Figure | None, _time("time for summing gradients, mean per instance")] = (
+        None
+    )
+    reduce_wait_s: Annotated[Figure | None, _time("its part spent waiting")] = None
+    instance_memory_mib: Annotated[Figure | None, _learner("largest memory of an instance")] = None
     collect_s: Annotated[
-        float,
+        Figure,
         _time(
             "time until all actors are back, detection included; asynchronous: the learner's idle time"
         ),
     ]
-    learn_s: Annotated[float, _time("time for updates")]
-    detect_s: Annotated[float | None, _time("time for detection")]
-    evaluate_s: Annotated[float | None, _time("CPU time of the evaluation")]
-    actors_billed: Annotated[int, _actors("invocations billed, replacements included")]
-    actor_billed_s_mean: Annotated[float | None, _time("their mean billed duration")]
-    actor_billed_s_max: Annotated[float | None, _time("their longest billed duration")]
+    learn_s: Annotated[Figure, _time("time for updates")]
+    detect_s: Annotated[Figure | None, _time("time for detection")]
+    evaluate_s: Annotated[Figure | None, _time("CPU time of the evaluation")]
+    actors_billed: Annotated[Count, _actors("invocations billed, replacements included")]
+    actor_billed_s_mean: Annotated[Figure | None, _time("their mean billed duration")]
+    actor_billed_s_max: Annotated[Figure | None, _time("their longest billed duration")]
     actor_cpu_s_mean: Annotated[
-        float | None, _time("their mean CPU time, without each process's first; null in AWS")
+        Figure | None, _time("their mean CPU time, without each process's first; null in AWS")
     ]
     actors_waited_s: Annotated[
-        float | None, _time("their environments' waits together; null if unknown, as in AWS")
+        Figure | None, _time("their environments' waits together; null if unknown, as in AWS")
     ] = None
-    cold_starts: Annotated[int | None, _actors("invocations billed with a cold start")] = None
+    cold_starts: Annotated[Count | None, _actors("invocations billed with a cold start")] = None
     lost_steps: Annotated[
-        int | None, _actors("steps of failed and late actors; a whole fragment if unknown")
+        Count | None, _actors("steps of failed and late actors; a whole fragment if unknown")
     ] = None
-    round_s: Annotated[float, _time("whole round")]
-    actors_cost_usd: Annotated[float, _cost("actors: durations, requests, cache traffic")]
-    provisioned_cost_usd: Annotated[float, _cost("blocks of provisioned concurrency that began")]
+    round_s: Annotated[Figure, _time("whole round")]
+    actors_cost_usd: Annotated[Usd, _cost("actors: durations, requests, cache traffic")]
+    provisioned_cost_usd: Annotated[Usd, _cost("blocks of provisioned concurrency that began")]
     learner_cost_usd: Annotated[
-        float,
+        Usd,
         _cost("learner, or all nodes on Ray, for the time that the round took"),
     ]
     infrastructure_cost_usd: Annotated[
-        float, _cost("cache capacity, disk, public address for the same time")
+        Usd, _cost("cache capacity, disk, public address for the same time")
     ]
-    round_cost_usd: Annotated[float, _cost("the four together")]
-    spent_usd: Annotated[float, _cost("total so far")]
-    reserved_usd: Annotated[float, _cost("reserved for actors in flight")]
-    round_reserved_usd: Annotated[float, _cost("most reserved during the round")]
+    round_cost_usd: Annotated[Usd, _cost("the four together")]
+    spent_usd: Annotated[Usd, _cost("total so far")]
+    reserved_usd: Annotated[Usd, _cost("reserved for actors in flight")]
+    round_reserved_usd: Annotated[Usd, _cost("most reserved during the round")]
 
     @classmethod
     def from_json_line(cls, line: bytes) -> RoundRow:
         """Reads a line of `rounds.jsonl`.
 
         Raises:
-            RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type
-                or too large.
+            RunDirectoryError: It is not a JSON object, a key is missing or unknown, or a value is of another type,
+                negative where it counts something, or too large.
         """
         try:
-            row = _READER.validate_json(line)
+            return _READER.validate_json(line)
         except ValidationError as error:
             first = error.errors()[0]
-            key, why = " ".join(map(str, first["loc"])), first["msg"]
+            key, why = " ".join(map(str, first["loc"])), first["msg"][:80]
             if first["type"] not in ("missing", "json_invalid"):
                 why = f"{first['input']!r:.40}. {why}"
-        else:
-            values = vars(row)
-            key = next((key for key in values if abs(values[key] or 0) >= FIGURE_MAX), "")
-            if not key:
-                return row
-            why = f"{values[key]!r:.40}. Figures of a run are below {FIGURE_MAX:g}"
-        raise RunDirectoryError(
-            "rounds.jsonl: another version of this program wrote a line, or it was altered: "
-            f"{key}: {why}"
-        )
+            raise RunDirectoryError(
+                "rounds.jsonl: another version of this program wrote a line, or it was altered: "
+                f"{key}: {why}"
+            ) from None
 
     def to_json_line(self) -> bytes:
         """Returns the row as a line of `rounds.jsonl`, with its line break.
@@ -239,7 +238,7 @@ class RoundRow:
 
 _HINTS = get_type_hints(RoundRow, include_extras=True)
 COLUMNS: Mapping[str, Column] = {
-    field.name: get_args(_HINTS[field.name])[1] for field in fields(RoundRow)
+    field.name: get_args(_HINTS[field.name])[-1] for field in fields(RoundRow)
 }
 """Describes each key, in the order of `rounds.jsonl`."""
 _READER = TypeAdapter(RoundRow)

@@ -40,14 +40,17 @@ def spent_by_records(
         None if no record has costs.
     """
     values = [record.get("spent_usd") for record in (summary, *rows)]
-    spent = [value for value in values if isinstance(value, int | float) and value < FIGURE_MAX]
+    spent = [
+        value for value in values if isinstance(value, int | float) and 0 <= value < FIGURE_MAX
+    ]
     most = list(spent)
     with suppress(KeyError, TypeError, AttributeError, ArithmeticError):
         budget = ledger["budget"]
-        most_usd = (budget["spent"] + sum(budget["reserved"].values())) / budget["units_per_usd"]
-        if most_usd < FIGURE_MAX:
+        spent_usd = budget["spent"] / budget["units_per_usd"]
+        most_usd = spent_usd + sum(budget["reserved"].values()) / budget["units_per_usd"]
+        if 0 <= spent_usd <= most_usd < FIGURE_MAX:
+            spent.append(spent_usd)
             most.append(most_usd)
-            spent.append(budget["spent"] / budget["units_per_usd"])
     return Spent(max(spent), max(most)) if spent else None
 
 

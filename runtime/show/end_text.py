@@ -8,7 +8,7 @@ from typing import Any
 
 from runtime.records import layout
 from runtime.records.rows import return_text
-from runtime.show.terminal import duration, spent_of
+from runtime.show.terminal import counted, duration, spent_of
 
 DOLLARS = {
     "actors_cost_usd": "actors",
@@ -45,13 +45,13 @@ def summary_lines(summary: Mapping[str, Any], out: str, resume_command: str = ""
     in_training = return_text(summary["episode_return_mean"])
     lines.append(_line("", f"{in_training} in training, where actions are noisy"))
     worlds = summary.get("worlds")
-    actors = f"{worlds:,} worlds" if worlds else f"in all {summary['actors']:,} actors"
+    actors = counted(worlds, "world") if worlds else f"in all {counted(summary['actors'], 'actor')}"
     lines.append(_line("rounds", f"{summary['rounds']:,}, {actors}"))
     if summary["actors_failed"]:
-        lines.append(_line("", f"{summary['actors_failed']:,} actors failed"))
+        lines.append(_line("", f"{counted(summary['actors_failed'], 'actor')} failed"))
     lines.append(_line("steps", f"{summary['env_steps_total']:,}"))
     if summary["steps_dropped"]:
-        lines.append(_line("dropped", f"{summary['steps_dropped']:,} steps"))
+        lines.append(_line("dropped", counted(summary["steps_dropped"], "step")))
     lines.append(_line("cost", spent_of(summary["spent_usd"], summary["budget_usd"])))
     parts = [f"{name} ${summary[key]:.4f}" for key, name in _PARTS.items() if summary[key]]
     if parts:

@@ -9,7 +9,7 @@ from typing import Any
 from runtime.records.rows import return_text
 from runtime.show.end_text import file_lines
 from runtime.show.estimates import ESTIMATED
-from runtime.show.terminal import spent_of
+from runtime.show.terminal import counted, spent_of
 
 
 def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
@@ -40,7 +40,7 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
             for name in ("interquartile_mean", "interval_low", "interval_high")
         )
         interval = "no interval" if estimate["interval_low"] is None else f"{low} … {high}"
-        count = f"{estimate['seeds']} seed{'s' * (estimate['seeds'] != 1)}"
+        count = counted(estimate["seeds"], "seed")
         lines.append(f"  {ESTIMATED[key]:<16} {mean:>12}   {interval}   ({count})")
     lines += textwrap.wrap(
         summary["caution"] or "", 79, initial_indent="  ", subsequent_indent="  "

@@ -44,6 +44,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun: ``1 actor``, ``2 actors``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def has_terminal() -> bool:
     """Returns whether a person can answer; Python has no ``sys.stdin`` if it is closed."""
     return sys.stdin is not None and sys.stdin.isatty()

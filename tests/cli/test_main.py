@@ -57,6 +57,11 @@ def test_what_is_mistyped_is_refused_with_the_nearest(
     assert said(capsys, *words.split(), code=2).strip().endswith(end)
 
 
+def test_a_run_here_is_none_in_aws(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    assert "Ctrl-C stops a run here" in said(capsys, "stop", str(tmp_path), code=2)
+
+
 def test_what_is_refused_steers_no_terminal(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -121,7 +122,16 @@ def test_amounts_that_are_none_are_refused(usd: float):
     assert budget.free_usd == 1.0
 
 
-def test_a_state_in_other_units_is_refused():
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"units_per_usd": 10}, "counted in 1/10 USD"),
+        ({"spent": -1}, "an amount is negative"),
+        ({"reserved": {"round": -1}}, "an amount is negative"),
+    ],
+)
+def test_a_state_that_none_has_is_refused(changes: dict[str, Any], said: str):
     budget = Budget(1.0)
-    with pytest.raises(ValueError, match="counted in 1/10 USD"):
-        budget.set_state({**budget.get_state(), "units_per_usd": 10})
+    with pytest.raises(ValueError, match=said):
+        budget.set_state(budget.get_state() | changes)
+    assert budget.free_usd == 1.0

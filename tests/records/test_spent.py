@@ -37,11 +37,15 @@ def test_beside_a_damaged_ledger_the_rows_and_the_summary_count(tmp_path: Path):
     for ledger in (
         '{"spent": 9, "reserved": {}, "units_per_usd": 0}',
         '{"spent": 1e400, "reserved": {}, "units_per_usd": 1}',
+        '{"spent": 9, "reserved": {"round": -1}, "units_per_usd": 1}',
     ):
         (tmp_path / "ledger.json").write_text(f'{{"budget": {ledger}}}')
         assert spent_in(tmp_path) == Spent(0.75, 0.75)
-    (tmp_path / "summary.json").write_text('{"spent_usd": 1e300}')
-    assert spent_in(tmp_path) == Spent(0.75, 0.75)
+    for spent_usd in ("1e300", "-2.0"):
+        (tmp_path / "summary.json").write_text(f'{{"spent_usd": {spent_usd}}}')
+        assert spent_in(tmp_path) == Spent(0.75, 0.75)
+    (tmp_path / "rounds.jsonl").write_text('{"spent_usd": -2.0}\n')
+    assert spent_in(tmp_path) == Spent(0.0, 0.0)
 
 
 def test_a_summary_and_an_older_ledger_each_tell_one_of_the_two_figures():

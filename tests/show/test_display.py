@@ -128,6 +128,8 @@ def test_the_end_tells_why_what_was_reached_and_what_it_cost() -> None:
     assert not any("best" in line for line in ended(evaluation_round_best=None))
     assert "dropped      220 steps" in ended(episodes_dropped=96, steps_dropped=220)
     assert "             3 actors failed" in ended(actors_failed=3)
+    alone = ended(actors=1, actors_failed=1)
+    assert {"             1 actor failed", "rounds       0, in all 1 actor"} <= set(alone)
 
 
 def test_after_a_failure_there_is_a_command_to_paste_and_the_log_of_the_actors(
