@@ -18,7 +18,6 @@ from runtime.show.terminal import duration
 if TYPE_CHECKING:
     from runtime.cli.plan_prediction import MeasuredWork, Prediction
     from runtime.experiment.resolved import ResolvedExperiment
-    from runtime.experiment.schema import Experiment
 
 _COLUMNS = 80
 
@@ -81,9 +80,8 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, options.set)
-    _check_kinds(base.resolved(is_deployed=True))
-    base, instance_type = _with_measurable_learner(base)
     deployed = base.resolved(is_deployed=True)
+    _check_measurable(deployed)
     has_functions = not deployed.is_on_learner
     if options.write is not None and not has_functions:
         raise RunError(
@@ -107,7 +105,7 @@ def _predicted(options: argparse.Namespace) -> list[str]:
         )
     )
     say("\n     time  of it start  dollars  way")
-    for way in predict_all(base, ways(deployed, instance_type), work, environment, PRICES):
+    for way in predict_all(base, ways(deployed), work, environment, PRICES):
         say(f"{duration(way.seconds):>9}  {duration(way.start_s):>11}  {way.usd:7.4f}  {way.name}")
     say(
         _folded(
@@ -166,41 +164,26 @@ def _folded(text: str) -> str:
     return fill(text, _COLUMNS, subsequent_indent="  ")
 
 
-def _check_kinds(deployed: ResolvedExperiment) -> None:
-    """Refuses what cannot be predicted."""
-    caches = ("none", "redis") if deployed.learner.has_instance else ("none",)
+def _check_measurable(deployed: ResolvedExperiment) -> None:
+    """Refuses what cannot be predicted from rounds on this machine."""
+    from runtime.experiment.instance_types import CPU_TYPES, has_gpu
+    from runtime.learner import device_of
+
     for key, value, allowed in (
         ("algorithm.rounds", deployed.algorithm.rounds, ("synchronous",)),
-        ("learner.kind", deployed.learner.kind, ("instance", "function")),
+        ("learner.kind", deployed.learner.kind, ("instance",)),
         ("fleet.kind", deployed.fleet.kind, ("lambda", "local")),
-        ("cache.kind", deployed.cache.kind, caches),
     ):
         if value not in allowed:
             raise ExperimentError(
                 f"{key} = {value} cannot be predicted; allowed: {' | '.join(allowed)}"
             )
-
-
-def _with_measurable_learner(base: Experiment) -> tuple[Experiment, str]:
-    """Returns the experiment, and an instance type, whose learner this machine can measure.
-
-    Where a GPU is asked for and none is here, both have the first of `CPU_TYPES`, and a line says so.
-    """
-    from runtime.cli.plan_measuring import changed
-    from runtime.experiment.instance_types import CPU_TYPES, has_gpu
-    from runtime.learner import device_of
-
-    learner = base.resolved(is_deployed=True).learner
-    wanted = learner.instance_types[0]
-    if not has_gpu(wanted) or device_of(learner.device) != "cpu":
-        return base, wanted
-    say(
-        _folded(
-            f"not predicted: {wanted}, as this machine has no GPU to measure; learners below are {CPU_TYPES[0]}"
+    wanted = deployed.learner.instance_types[0]
+    if has_gpu(wanted) and device_of(deployed.learner.device) == "cpu":
+        raise ExperimentError(
+            f"learner.instance_types: {wanted} cannot be predicted, as this machine has no GPU to measure; allowed "
+            f"here: types without one, such as --set learner.instance_types=[{CPU_TYPES[0]}]"
         )
-    )
-    changes = {"learner": {"instance_types": list(CPU_TYPES)}}
-    return changed(base, changes, "plan") if learner.has_instance else base, CPU_TYPES[0]
 
 
 def _measured(options: argparse.Namespace) -> list[str]:

@@ -17,22 +17,19 @@ from lambda_actor.trial import TriedEnvironment
 from runtime.cli.plan_measuring import MeasuredRounds, changed
 from runtime.errors import ExperimentError
 from runtime.experiment.instance_types import has_gpu
-from runtime.experiment.learner import as_learner_functions
 from runtime.experiment.resolved import (
     ResolvedExperiment,
 )
 from runtime.experiment.schema import Experiment
-from runtime.money.estimate import Ending, estimate, rounds_of, start, start_of_legs
+from runtime.money.estimate import Ending, estimate, rounds_of, start
 from runtime.money.model import PROVISIONED_BLOCK_S, vcpu_share
 from runtime.money.prices import PriceTable
-from runtime.money.work import ACTOR, LEARNER
+from runtime.money.work import ACTOR
 from runtime.training.costs import make_cost_model
 from runtime.training.preflight import fit
 
 INVOKE_S = 0.02
 """From the learner's request to a warm function's first line, and back. **Modelled.**"""
-BUCKET_REQUEST_S = 0.1
-"""Reading or writing a small object: S3's performance guide says 100 to 200 ms to the first byte. **Modelled.**"""
 ACTORS = (8, 32, 64)
 MEMORIES_MIB = (512, 884, 1024, 1769)
 """Memory of a function: slightly more than a quarter of a vCPU, a half, the default, and one."""
@@ -102,17 +99,11 @@ class Prediction:
     actor_usd: float
 
 
-def ways(experiment: ResolvedExperiment, instance_type: str) -> Iterator[tuple[str, Changes]]:
-    """Yields names and changes of the ways of an experiment resolved for a deployment, the file's own first.
-
-    Args:
-        experiment: Resolved for a deployment.
-        instance_type: Type for the way with all on one instance.
-    """
+def ways(experiment: ResolvedExperiment) -> Iterator[tuple[str, Changes]]:
+    """Yields names and changes of the ways of an experiment resolved for a deployment, the file's own first."""
     yield "the file as it is", {}
     yield "the file without a cache", {"cache": {"kind": "none"}}
-    learner = {"kind": "instance", "instance_types": [instance_type]}
-    yield f"all on one {instance_type}", {"learner": learner, "fleet": {"kind": "local"}}
+    yield f"all on one {experiment.learner.instance_types[0]}", {"fleet": {"kind": "local"}}
     batch = round(experiment.scaler.mean_actors * experiment.actor.fragment_steps)
     for count in ACTORS:
         steps = max(1, batch // count)
@@ -173,21 +164,16 @@ def predict(
     Args:
         experiment: With the way's changes, resolved for a deployment.
     """
-    learner = experiment.learner
     actor = experiment.actor
     is_local = experiment.is_on_learner
     model = make_cost_model(experiment, environment.spaces, prices, is_deployed=True)
     hourly = estimate(experiment, prices, Ending(0.0, 0.0))
-    begins = (
-        start(
-            hourly,
-            has_cache=experiment.has_elasticache,
-            is_warm=actor.provisioned > 0,
-            has_gpu=has_gpu(learner.instance_types[0]),
-            has_function=not is_local,
-        )
-        if learner.has_instance
-        else start_of_legs(hourly)
+    begins = start(
+        hourly,
+        has_cache=experiment.has_elasticache,
+        is_warm=actor.provisioned > 0,
+        has_gpu=has_gpu(experiment.learner.instance_types[0]),
+        has_function=not is_local,
     )
     rounds, actors = rounds_of(experiment)
     share = 1.0 if is_local else vcpu_share(actor.memory_mib)
@@ -197,15 +183,7 @@ def predict(
     collect_s = max(turns * actor_s + INVOKE_S * (not is_local), work.detect_s)
     cold_s = 0.0 if is_local or actor.provisioned else work.make_s / share
     learn_s = actors * actor.fragment_steps * work.sample_s
-    function_usd = actor_usd = 0.0
-    if not learner.has_instance:
-        # The function reads the batch and writes the result; the loop does the opposite.
-        function_s = learn_s / vcpu_share(as_learner_functions(learner).function_memory_mib)
-        function_s += 2 * BUCKET_REQUEST_S
-        function_usd = model.roles[LEARNER].usd(
-            is_provisioned=False, billed_s=function_s, traffic_bytes=0
-        )
-        learn_s = function_s + 2 * BUCKET_REQUEST_S
+    actor_usd = 0.0
     if not is_local:
         function = model.roles[ACTOR]
         actor_usd = function.usd(
@@ -219,7 +197,7 @@ def predict(
     usd = (
         begins.usd
         + model.standing(trained_s, blocks=blocks).usd
-        + rounds * (model.ledger_usd + function_usd + actors * actor_usd)
+        + rounds * (model.ledger_usd + actors * actor_usd)
     )
     if cold_s:
         usd += actors * model.roles[ACTOR].usd(

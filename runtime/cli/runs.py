@@ -62,8 +62,7 @@ def add_commands(commands: Any) -> None:
         "--video",
         type=Path,
         metavar="FILE",
-        help="film the first episode, its first five minutes at most, as .mp4 or, in less time, "
-        ".webm (default: no video)",
+        help="film the first episode, its first five minutes at most, as .mp4 (default: no video)",
     )
     evaluate.set_defaults(command=_evaluate)
     export = add_parser(

@@ -157,22 +157,18 @@ class Published:
         """Takes a policy; one that differs from the newest gets the next number.
 
         Args:
-            policy: A policy from `nitro_rl.load_policy` or `numpy_policy`, an `OnnxPolicy`, or a decoded message.
+            policy: A policy from `nitro_rl.load_policy` or `numpy_policy`, or an `OnnxPolicy`.
 
         Raises:
             RunError: It is something else, or does not fit the environment or an actor.
         """
         given = getattr(policy, "weights", policy)
-        if not isinstance(given, bytes | Mapping):
+        if not isinstance(given, bytes):
             raise RunError(
                 f"policy = {type(policy).__name__} is none that actors can run; allowed: what load_policy "
                 "returns of a run, what numpy_policy makes, or an OnnxPolicy"
             )
         try:
-            if isinstance(given, Mapping):
-                given = wire.encode(
-                    wire.Kind.GRAPH if "graph" in given else wire.Kind.WEIGHTS, given
-                )
             kind = wire.Kind.GRAPH if wire.kind_of(given) == wire.Kind.GRAPH else wire.Kind.WEIGHTS
             fields = dict(wire.decode(given, kind)) | {"policy_version": np.array(0, np.int64)}
             message = wire.encode(kind, fields)

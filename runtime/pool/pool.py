@@ -104,7 +104,7 @@ class ActorPool:
             else default_directory(name, resolved, datetime.datetime.now())
         )
         with ShieldedStack() as stack:
-            directory = RunDirectory(path, is_pool=True)
+            directory = RunDirectory(path)
             stack.callback(directory.close)
             backend.fetch(directory)
             if was_resumed := directory.holds_run:

@@ -29,25 +29,20 @@ class RunDirectory:
         path: The directory. `runtime.records.layout` names the files in it.
     """
 
-    def __init__(self, path: Path, *, is_pool: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         """Creates the directory if it is missing, and locks it.
-
-        Args:
-            path: Where it is.
-            is_pool: Whether a pool asks for it, in Python.
 
         Raises:
             RunDirectoryError: It cannot be created or written, or another process trains in it.
         """
         self.path = path
-        here = f"out = {path}" if is_pool else f"--out {path}"
         try:
             self._is_new = not path.exists()
             make_directory(path)
             self._lock = open_to_write(path / layout.LOCK)
         except OSError as error:
             raise RunDirectoryError(
-                f"{here}: cannot be written: {error.strerror or error}"
+                f"out = {path}: cannot be written: {error.strerror or error}"
             ) from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,8 +50,8 @@ class RunDirectory:
             self._lock.close()
             reason = f"cannot be locked: {error.strerror}"
             if isinstance(error, BlockingIOError):
-                reason = "a pool is open there" if is_pool else "another process is training there"
-            raise RunDirectoryError(f"{here}: {reason}") from None
+                reason = "another process trains there, or a pool is open"
+            raise RunDirectoryError(f"out = {path}: {reason}") from None
 
     @property
     def holds_run(self) -> bool:

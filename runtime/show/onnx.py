@@ -37,8 +37,7 @@ def save_onnx(
     """Writes the policy with its best action: the Gaussian's mean, or the most probable action.
 
     Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium flattens
-    anything else, or uint8 ``[batch, F·C, H, W]``. A picture with other observations makes two inputs: ``picture``,
-    uint8 ``[batch, C, H, W]``, and ``vector``, float32 ``[batch, V]``, the rest as Gymnasium flattens it.
+    anything else, or uint8 ``[batch, F·C, H, W]``.
     Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or for
     several choices int64 ``[batch, …]``; and its distribution, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
     ``[batch, n]``, concatenated for several choices. A Gaussian also has ``log_std``, float32 ``[A]``, so that actors
@@ -55,15 +54,20 @@ def save_onnx(
 
     Raises:
         SchemaError: The policy does not fit the environment.
-        RunError: The file cannot be written.
+        RunError: The file cannot be written, or observations are a picture beside numbers.
     """
     policy = Policy.from_bytes(weights)
     spaces = environment.spaces
     policy.check(spaces)
+    if spaces.is_combined:
+        raise RunError(
+            f"--onnx {path}: observations of a picture beside numbers are not exported; allowed: load_policy in Python"
+        )
     fields = wire.decode(weights, wire.Kind.WEIGHTS)
     graph = _Graph()
     name = "logits" if spaces.is_discrete else "mean"
-    inputs = _observations(environment)
+    kind = TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT
+    inputs = [_batch("observation", kind, *environment.observation_shape)]
     _layers(graph, fields, spaces, policy.network, output=name)
     outputs = [_batch(name, TensorProto.FLOAT, spaces.output_size)]
     if spaces.has_action_mask:
@@ -125,36 +129,20 @@ class _Graph:
         self.nodes.append(helper.make_node(operator, inputs, [self.last], **attributes))
 
 
-def _observations(environment: ActorEnvironment) -> list[Any]:
-    spaces = environment.spaces
-    if spaces.is_combined:
-        picture = _batch("picture", TensorProto.UINT8, *spaces.picture_shape)
-        return [picture, _batch("vector", TensorProto.FLOAT, spaces.vector_size)]
-    kind = TensorProto.UINT8 if spaces.is_pixels else TensorProto.FLOAT
-    return [_batch("observation", kind, *environment.observation_shape)]
-
-
 def _layers(
     graph: _Graph, fields: Mapping[str, np.ndarray], spaces: Spaces, network: str, *, output: str
 ) -> None:
-    """Adds the network: convolutions for a picture (conv), a vector's layers (mlp), or both (combined)."""
-    features = ""
-    if network != "mlp":
-        graph.last = "picture" if spaces.is_combined else "observation"
+    """Adds the network: convolutions for pixels (conv), or a vector's layers (mlp)."""
+    if network == "conv":
         _trunk(graph, fields, spaces)
-        features = graph.last
-    if network == "combined":
-        graph.last = "vector"
-    if network != "conv":
-        if spaces.is_pixels and not features:
+    else:
+        if spaces.is_pixels:
             _divide(graph)
         graph.add("Flatten")
         _normalise(graph, fields)
-    if network == "combined":
-        graph.add("Concat", before=features, axis=1)
     activation = Architecture.parse(wire.field_text(fields["network"])).activation
     last = layer_count(fields) - 1
-    for layer in range(TRUNK_LAYERS if features else 0, last):
+    for layer in range(TRUNK_LAYERS if network == "conv" else 0, last):
         _dense(graph, fields, layer)
         graph.add({"tanh": "Tanh", "relu": "Relu"}[activation])
     _dense(graph, fields, last, output=output)

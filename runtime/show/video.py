@@ -21,8 +21,8 @@ from runtime.records.files import check_place
 VIDEO_S_MAX = 300.0
 FRAMES_PER_S_MAX = 60.0
 """Faster environments contribute every second or third frame, and so on."""
-CODECS = {".mp4": "vp09", ".webm": "VP80"}
-"""By suffix, the formats that OpenCV writes and browsers play. VP9 takes several times longer than VP8."""
+CODEC = "vp09"
+"""VP9, which OpenCV writes and browsers play."""
 _GAME_FRAMES_PER_S = 60.0
 _FRAMES_PER_S = 30.0
 """Default frame rate."""
@@ -47,7 +47,7 @@ class Video:
         """Makes the environment draw itself; opens nothing yet.
 
         Args:
-            path: Has a suffix in `CODECS`.
+            path: A file ``.mp4``.
             environment: Drawn unwrapped, without a wrapper's smaller or gray pictures.
 
         Raises:
@@ -92,9 +92,9 @@ class Video:
         try:
             yield
             self._writer.release()
-            # OpenCV does not report a full disk. For a .webm, the count follows from the milliseconds.
+            # OpenCV does not report a full disk.
             written = cv2.VideoCapture(str(temporary)).get(cv2.CAP_PROP_FRAME_COUNT)
-            if abs(written - self.frames) > 1 + 0.01 * self.frames:
+            if written != self.frames:
                 raise RunError(
                     f"--video {self.path}: {max(written, 0.0):.0f} of {self.frames} frames were written; is the disk "
                     "full?"
@@ -132,11 +132,13 @@ class Video:
             ) from error
         if self._writer is None:
             height, width, _ = frame.shape
-            codec = cv2.VideoWriter.fourcc(*CODECS[self.path.suffix.lower()])
-            with _without_stderr():
-                self._writer = cv2.VideoWriter(
-                    str(temporary), cv2.CAP_FFMPEG, codec, self.frames_per_s, (width, height)
-                )
+            self._writer = cv2.VideoWriter(
+                str(temporary),
+                cv2.CAP_FFMPEG,
+                cv2.VideoWriter.fourcc(*CODEC),
+                self.frames_per_s,
+                (width, height),
+            )
             if not self._writer.isOpened():
                 raise RunError(
                     f"--video {self.path}: cannot be written: OpenCV opens no video there"
@@ -144,19 +146,6 @@ class Video:
         self._writer.write(picture)
         self.frames += 1
         self._is_over = self.frames >= VIDEO_S_MAX * self.frames_per_s
-
-
-@contextmanager
-def _without_stderr() -> Iterator[None]:
-    """Silences the standard error of C code: OpenCV complains of VP8, which it writes nevertheless."""
-    stderr = os.dup(2)
-    try:
-        with open(os.devnull, "w") as silent:
-            os.dup2(silent.fileno(), 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
 
 
 def follow_body(environment: Any) -> None:
@@ -186,7 +175,7 @@ def check_path(path: Path) -> None:
         import cv2  # noqa: F401
     except ImportError:
         raise MissingExtraError("--video", "OpenCV", "export") from None
-    check_place("--video", path, CODECS)
+    check_place("--video", path, (".mp4",))
 
 
 def advice() -> str:

@@ -155,7 +155,7 @@ def test_an_interrupt_stops_cleanly_a_run_that_no_other_one_disturbs(
     wait_for(lambda: finished_rounds(out) >= 1, "a round")
     second = train(experiment, out, "--resume")
     assert second.returncode == 2
-    assert "another process is training there" in second.stderr
+    assert "another process trains there" in second.stderr
     below = descendants(process.pid)
     # To the whole group, as a terminal sends it.
     os.killpg(process.pid, signal.SIGINT)

@@ -120,7 +120,7 @@ def test_another_process_is_refused_and_not_after_a_kill(tmp_path: Path):
 @pytest.mark.parametrize("name", ["file", "file/run", "x" * 300])
 def test_a_place_that_cannot_be_a_directory_is_refused(tmp_path: Path, name: str):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match=f"--out {tmp_path / name}: cannot be written"):
+    with pytest.raises(RunDirectoryError, match=f"out = {tmp_path / name}: cannot be written"):
         RunDirectory(tmp_path / name)
 
 

@@ -79,7 +79,7 @@ def short_game() -> ActorEnvironment:
 
 
 def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
-    path = tmp_path / "game.webm"
+    path = tmp_path / "game.mp4"
     environment = short_game()
     video, evaluation = filmed(path, environment, 2)
     assert evaluation == Evaluator(environment, 2, seed=4)(weights_for(environment))
