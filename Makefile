@@ -7,7 +7,7 @@
 # make first-deployment  the first time with an account: spend five cents on purpose, watch it end, write a report
 # make rehearse  deploy EXPERIMENT, train some rounds, take it down, in an AWS simulated here; rehearse-all: every failure
 # make bootstrap  prepare an AWS account and region for the CDK, once
-# make image   build EXPERIMENT's images with Debian's buildah, and run their contents; as root on Debian
+# make image   build EXPERIMENT's images with Debian's buildah, and run their programs; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint, check types and weigh
 # make weight  weigh each room of the code, which may not exceed tests/rooms.txt

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -79,15 +78,6 @@ def add_trust(command: argparse.ArgumentParser) -> None:
         help="run the code that the run's own config.yaml names, such as a scaler package.module:"
         "Settings (default: refuse it)",
     )
-
-
-def project(text: str) -> str:
-    """Returns a Weights & Biases project, if the text can be one."""
-    if not re.fullmatch(r"([^/\s]+/)?[^/\s]+", text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not allowed; allowed: PROJECT or ENTITY/PROJECT"
-        )
-    return text
 
 
 def whole_number(text: str, lowest: int, highest: int | None = None) -> int:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runtime.cli.arguments import add_experiment, add_parser, add_trust, project, seeds
+from runtime.cli.arguments import add_experiment, add_parser, add_trust, seeds
 from runtime.cli.arguments import say as print_line
 from runtime.errors import RunDirectoryError, RunError
 from runtime.experiment.explaining import required_keys
@@ -67,7 +67,6 @@ def add_command(commands: Any) -> None:
     add_trust(train)
     train.add_argument(
         "--wandb",
-        type=project,
         metavar="PROJECT",
         help="also show the run in this project of Weights & Biases; PROJECT or ENTITY/PROJECT; needs "
         "the package wandb and `wandb login` (default: not)",
