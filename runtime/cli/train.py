@@ -17,10 +17,12 @@ from runtime.experiment.explaining import required_keys
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.records.layout import default_directory, holds_seeds
 from runtime.records.trust import load_trusted_experiment
+from runtime.show.display import RunDisplay, settings_text
+from runtime.show.end_text import file_lines, resume_lines, summary_lines
+from runtime.show.terminal import spent_of
+from runtime.show.wandb_log import WandbLog
 
 if TYPE_CHECKING:
-    from runtime.show.display import RunDisplay
-    from runtime.show.wandb_log import WandbLog
     from runtime.training.run import RunResult
 
 
@@ -75,9 +77,6 @@ def add_command(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from runtime.show.display import RunDisplay
-    from runtime.show.end_text import summary_lines
-
     if options.resume and options.out is None:
         raise RunError("--resume: name the run's directory with --out DIR")
     written = load_trusted_experiment(options.experiment, options.set, trust=options.trust)
@@ -102,19 +101,8 @@ def _train(options: argparse.Namespace) -> int:
                 f"nothing was trained: the run had ended by {result.summary['stop_reason']}; to continue it, change "
                 "its limits: --set stop.KEY=VALUE, null for none, or a larger budget.usd"
             )
-        print(
-            "\n".join(
-                [
-                    "",
-                    *summary_lines(
-                        result.summary,
-                        str(out),
-                        resume_command=_resume_command(options, out),
-                    ),
-                ]
-            ),
-            flush=True,
-        )
+        lines = summary_lines(result.summary, str(out), _resume_command(options, out))
+        print("\n".join(["", *lines]), flush=True)
     return result.exit_code
 
 
@@ -154,8 +142,6 @@ def _resume_command(options: argparse.Namespace, out: Path) -> str:
 
 
 def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
-    from runtime.show.wandb_log import WandbLog
-
     def warn(line: str) -> None:
         with suppress(OSError):
             print(f"! {line}", file=sys.stderr, flush=True)
@@ -166,11 +152,8 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 def _train_seeds(
     options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str
 ) -> int:
-    from runtime.show.display import RunDisplay, settings_text
-    from runtime.show.end_text import file_lines, resume_lines
     from runtime.show.report import try_to_write_report
     from runtime.show.seeds_table import table_lines
-    from runtime.show.terminal import spent_of
     from runtime.training.seeds import train_seeds
 
     wandb = _wandb(options, out.name)

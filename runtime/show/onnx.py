@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,11 @@ def save_onnx(
 
     Input: ``observation``, float32 ``[batch, …]`` as the environment gives a Box, ``[batch, O]`` as Gymnasium flattens
     anything else, or uint8 ``[batch, F·C, H, W]``.
-    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, int64 ``[batch]``, or for
-    several choices int64 ``[batch, …]``; and its distribution, ``mean`` float32 ``[batch, A]`` or ``logits`` float32
-    ``[batch, n]``, concatenated for several choices. A Gaussian also has ``log_std``, float32 ``[A]``, so that actors
-    can sample from the file (`lambda_actor.onnx_policy`). If the environment says which actions are allowed,
-    ``action_mask``, bool ``[batch, n]``, is the last input, and ``action`` is an allowed one.
+    Outputs: ``action`` in the environment's units, float32 ``[batch, …]`` clipped to its Box, or int64 ``[batch]``; and
+    its distribution, ``mean`` float32 ``[batch, A]`` or ``logits`` float32 ``[batch, n]``. A Gaussian also has
+    ``log_std``, float32 ``[A]``, so that actors can sample from the file (`lambda_actor.onnx_policy`). If the
+    environment says which actions are allowed, ``action_mask``, bool ``[batch, n]``, is the last input, and ``action``
+    is an allowed one.
 
     Args:
         weights: A WEIGHTS message.
@@ -54,14 +54,16 @@ def save_onnx(
 
     Raises:
         SchemaError: The policy does not fit the environment.
-        RunError: The file cannot be written, or observations are a picture beside numbers.
+        RunError: The file cannot be written, observations are a picture beside numbers, or an action has several
+            choices.
     """
     policy = Policy.from_bytes(weights)
     spaces = environment.spaces
     policy.check(spaces)
-    if spaces.is_combined:
+    if spaces.is_combined or spaces.action_counts:
         raise RunError(
-            f"--onnx {path}: observations of a picture beside numbers are not exported; allowed: load_policy in Python"
+            f"--onnx {path}: neither a picture beside numbers nor an action of several choices is exported; allowed: "
+            "load_policy in Python"
         )
     fields = wire.decode(weights, wire.Kind.WEIGHTS)
     graph = _Graph()
@@ -192,8 +194,6 @@ def _layer(fields: Mapping[str, np.ndarray], layer: int) -> tuple[np.ndarray, np
 
 def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
     space: Any = environment.gymnasium_environment.action_space
-    if counts := environment.spaces.action_counts:
-        return _choices(graph, space, counts)
     if environment.spaces.is_discrete:
         graph.add("ArgMax", axis=1, keepdims=0)
         graph.add("Add", np.int64(space.start), output="action")
@@ -202,16 +202,3 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
     graph.add("Max", space.low.astype(np.float32))
     graph.add("Min", space.high.astype(np.float32), output="action")
     return _batch("action", TensorProto.FLOAT, *space.shape)
-
-
-def _choices(graph: _Graph, space: Any, counts: Sequence[int]) -> Any:
-    """Returns the most probable value of each choice; shorter choices are padded with impossible values."""
-    indices = np.full((len(counts), max(counts)), sum(counts))
-    for choice, count in enumerate(counts):
-        indices[choice, :count] = np.arange(count) + sum(counts[:choice])
-    graph.add("Pad", np.array([0, 0, 0, 1]), np.float32(np.finfo(np.float32).min))
-    graph.add("Gather", indices, axis=1)
-    graph.add("ArgMax", axis=2, keepdims=0)
-    graph.add("Reshape", np.array([-1, *space.shape]))
-    graph.add("Add", np.asarray(getattr(space, "start", 0), np.int64), output="action")
-    return _batch("action", TensorProto.INT64, *space.shape)

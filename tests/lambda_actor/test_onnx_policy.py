@@ -7,17 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto
 
 from lambda_actor import wire
 from lambda_actor.environments import make_environment
 from lambda_actor.errors import SchemaError
+from lambda_actor.frames import apart
 from lambda_actor.onnx_policy import GraphPolicy
 from lambda_actor.policy import FORBIDDEN, Policy, read_policy
 from lambda_actor.rollout import roll_out
 from lambda_actor.spaces import Spaces
 from runtime.show.onnx import save_onnx
 from tests.environments import policy_arrays
-from tests.graphs import linear, model, node
+from tests.graphs import FLOAT, linear, model, node
 
 VECTOR = Spaces((3,), action_size=2, action_bounds=((-1.0, 1.0), (0.0, 4.0)))
 LOW, WIDTH = np.array([-1.0, 0.0]), np.array([2.0, 4.0])
@@ -44,7 +46,6 @@ def checked(graph: bytes, act: str, spaces: Spaces, epsilon: float = 0.0) -> Gra
     [
         ("Pendulum-v1", "mlp", "gaussian"),
         ("tests.environments:make_pictures", "conv", "categorical"),
-        ("tests.environments:make_signs", "combined", "categorical"),
         ("tests.environments:make_masked", "mlp", "categorical"),
     ],
 )
@@ -66,6 +67,29 @@ def test_an_exported_policy_samples_the_same_fragment(
             vars(found)[name], vars(plain)[name], rtol=1e-5, atol=1e-5, err_msg=name
         )
     assert (found.action_masks is None) == (plain.action_masks is None)
+
+
+def test_a_picture_and_a_vector_are_two_inputs() -> None:
+    environment = make_environment("tests.environments:make_signs")
+    frames = [environment.reset(seed) for seed in range(5)]
+    pictures, vectors = apart(np.stack(frames), environment.spaces)
+    flat, width = pictures.reshape(5, -1), vectors.shape[1]
+    weight = np.random.default_rng(0).normal(size=(flat.shape[1] + width, 2)).astype(np.float32)
+    graph = model(
+        [
+            node("Cast", "picture", "floats", to=FLOAT),
+            node("Flatten", "floats", "flat"),
+            node("Concat", "flat vector", "seen", axis=1),
+            node("MatMul", "seen weight", "logits"),
+        ],
+        {"picture": ["batch", *pictures.shape[1:]], "vector": ["batch", width]},
+        {"logits": ["batch", 2]},
+        {"weight": weight},
+        types={"picture": TensorProto.UINT8},
+    )
+    policy = checked(graph.SerializeToString(), "categorical", environment.spaces)
+    expected = np.concatenate([flat, vectors], 1) @ weight
+    np.testing.assert_allclose(policy.outputs_together(frames), expected, rtol=1e-4)
 
 
 # Ways to act

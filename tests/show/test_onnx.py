@@ -15,6 +15,7 @@ from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.frames import FrameStack
 from lambda_actor.policy import Policy
 from runtime.cli.main import main
+from runtime.errors import RunError
 from runtime.records.policy_file import save_policy
 from runtime.show.onnx import save_onnx
 from tests.environments import OtherSpaces, policy_arrays
@@ -41,9 +42,7 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
         actions.append(environment.to_environment(policy.best_action(observations[-1])))
         # Not the policy's own actions, which soon repeat.
         action = (
-            np.reshape(
-                step % np.array(environment.spaces.choice_counts), environment.spaces.action_shape
-            )
+            step % environment.spaces.action_count
             if environment.spaces.is_discrete
             else environment.gymnasium_environment.action_space.sample()
         )
@@ -66,8 +65,6 @@ def visited(environment: ActorEnvironment, policy: Policy) -> tuple[np.ndarray, 
         ("ALE/Qbert-v5", "conv", np.int64),
         ("tests.environments:make_pictures", "conv", np.int64),
         ("CartPole-v1", "mlp relu 24 16 8", np.int64),
-        ("tests.environments:make_locks", "mlp", np.int64),
-        ("tests.environments:make_switches", "mlp", np.int64),
     ],
 )
 def test_the_file_acts_as_the_actors_do(
@@ -104,6 +101,16 @@ def test_the_file_acts_as_the_actors_do(
         normal = (observations - fields["observation_mean"]) / fields["observation_std"]
         assert (np.abs(normal) > CLIP).any()
         assert (np.abs(normal) < CLIP).any()
+
+
+@pytest.mark.parametrize("name", ["make_locks", "make_signs"])
+def test_what_has_no_single_action_or_observation_is_refused(name: str, tmp_path: Path) -> None:
+    environment = make_environment(f"tests.environments:{name}")
+    network = "combined" if environment.spaces.is_combined else "mlp"
+    fields = policy_arrays(spaces=environment.spaces, network=network)
+    with pytest.raises(RunError, match="is exported; allowed: load_policy in Python"):
+        exported(tmp_path / "policy.onnx", fields, environment)
+    assert not (tmp_path / "policy.onnx").exists()
 
 
 def test_discrete_actions_begin_where_the_environments_do(tmp_path: Path) -> None:
