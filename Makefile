@@ -7,7 +7,6 @@
 # make first-deployment  the first time with an account: spend five cents on purpose, watch it end, write a report
 # make rehearse  deploy EXPERIMENT, train some rounds, take it down, in an AWS simulated here; rehearse-all: every failure
 # make bootstrap  prepare an AWS account and region for the CDK, once
-# make image   build EXPERIMENT's images with Debian's buildah, and run their programs; as root on Debian
 # make test    set up, then lint and run all tests
 # make lint    set up, then lint, check types and weigh
 # make weight  weigh each room of the code, which may not exceed tests/rooms.txt
@@ -30,7 +29,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when imported. Compiling all of them would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy first-deployment rehearse rehearse-all bootstrap image test tests lint weight bench bench-gpu figures lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy first-deployment rehearse rehearse-all bootstrap test tests lint weight bench bench-gpu figures lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -67,9 +66,6 @@ rehearse-all: setup-dev
 
 bootstrap: setup-deploy
 	$(BIN)/python -m stacks.deploy.cdk bootstrap -c "experiment=$(EXPERIMENT)" $(ARGS)
-
-image: setup-deploy
-	$(BIN)/python -m tests.image.build "$(EXPERIMENT)"
 
 # Lint and types run in parallel with the tests, and report after them. Three workers, because part of the time they wait
 # for processes that they started.

@@ -189,7 +189,7 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
         tree = tree[key]
     allowed = allowed_values(info)
     choices = re.split(r" \| | or ", allowed)
-    meant = difflib.get_close_matches(tree.lower(), choices, 1) if isinstance(tree, str) else []
+    meant = difflib.get_close_matches(str(tree).lower(), choices, 1)
     own = f", or {OWN}" if kind == UNKNOWN_KIND else ""
     hint = "".join(f"; did you mean {choice}?" for choice in meant)
     return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{own}{hint}"

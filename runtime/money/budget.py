@@ -111,12 +111,10 @@ class Budget:
         Raises:
             ValueError: The state counts in other units, or an amount is negative.
         """
-        if state["units_per_usd"] != UNITS_PER_USD:
-            raise ValueError(f"counted in 1/{state['units_per_usd']} USD, not in 1/{UNITS_PER_USD}")
         spent = int(state["spent"])
         reserved = {name: int(amount) for name, amount in state["reserved"].items()}
-        if min(spent, *reserved.values(), 0) < 0:
-            raise ValueError("an amount is negative")
+        if state["units_per_usd"] != UNITS_PER_USD or min(spent, *reserved.values(), 0) < 0:
+            raise ValueError(f"no amounts in 1/{UNITS_PER_USD} USD: {dict(state)}")
         self._spent = spent
         self._reserved = reserved
 

@@ -123,15 +123,10 @@ def test_amounts_that_are_none_are_refused(usd: float):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"units_per_usd": 10}, "counted in 1/10 USD"),
-        ({"spent": -1}, "an amount is negative"),
-        ({"reserved": {"round": -1}}, "an amount is negative"),
-    ],
+    "changes", [{"units_per_usd": 10}, {"spent": -1}, {"reserved": {"round": -1}}], ids=str
 )
-def test_a_state_that_none_has_is_refused(changes: dict[str, Any], said: str):
+def test_a_state_that_none_has_is_refused(changes: dict[str, Any]):
     budget = Budget(1.0)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match="no amounts in 1/"):
         budget.set_state(budget.get_state() | changes)
     assert budget.free_usd == 1.0
