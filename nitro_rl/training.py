@@ -83,8 +83,6 @@ def train(
 
     if threading.current_thread() is not threading.main_thread():
         raise RunError("train() must be called in the main thread: signals and time limits need it")
-    if out is not None and not os.fspath(out):
-        raise RunError("out = '' is no directory; allowed: '.' for this one, or None for a new one")
     if resume and out is None:
         raise RunError("resume=True needs the run's directory: out=…")
     name = "experiment" if isinstance(experiment, Mapping) else Path(experiment).stem

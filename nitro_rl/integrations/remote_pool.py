@@ -41,15 +41,14 @@ class RemotePool:
         Raises:
             RunError: The pool cannot be opened; see the message.
         """
-        settings = {
-            "experiment": experiment if isinstance(experiment, Mapping) else os.fspath(experiment),
-            "budget_usd": budget_usd,
-            "out": None if out is None else os.fspath(out),
-        }
+        settings = {"experiment": experiment, "budget_usd": budget_usd, "out": out}
         self.spent_usd = 0.0
         try:
             self._child = Child(
-                "runtime.pool.server", json.dumps(settings), output=None, python=os.fspath(python)
+                "runtime.pool.server",
+                json.dumps(settings, default=os.fspath),
+                output=None,
+                python=os.fspath(python),
             )
         except OSError as error:
             raise RunError(f"python = {os.fspath(python)!r} cannot be started: {error}") from None
