@@ -53,7 +53,9 @@ def summary_lines(summary: Mapping[str, Any], out: str, resume_command: str = ""
     if summary["steps_dropped"]:
         lines.append(_line("dropped", counted(summary["steps_dropped"], "step")))
     lines.append(_line("cost", spent_of(summary["spent_usd"], summary["budget_usd"])))
-    parts = [f"{name} ${summary[key]:.4f}" for key, name in _PARTS.items() if summary[key]]
+    parts = [
+        f"{name} ${summary[key]:.4f}" for key, name in _PARTS.items() if round(summary[key], 4)
+    ]
     if parts:
         lines.append(_line("", ", ".join(parts)))
     session = ", since it was resumed" if summary["was_resumed"] else ""

@@ -105,6 +105,7 @@ def ended(out: Path | str = "runs/mine", *, command: str = "", **values: object)
         "spent_usd": 0.5,
         "actors_cost_usd": 0.3,
         "learner_cost_usd": 0.2,
+        "infrastructure_cost_usd": 0.00004,
         "measured_session_s": 68.0,
     }
     return summary_lines(summary | values, str(out), command)
