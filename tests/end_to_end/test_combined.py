@@ -71,6 +71,7 @@ def test_a_loaded_policy_takes_what_the_environment_gives(learned: Path) -> None
     with pytest.raises(ValueError, match="expected one observation as the environment gives it"):
         policy.predict((pictures, vectors))
     actors = Policy.from_bytes(read_policy(learned / "policy.safetensors")[0])
+    actors.check(environment.spaces)
     assert actions == [actors.best_action(environment.to_frame(one)) for one in observations]
 
 
