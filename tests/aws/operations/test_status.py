@@ -176,7 +176,7 @@ def make_volume(aws: Account, experiment: str, **tags: str) -> str:
     )["VolumeId"]
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "results"])
+@pytest.mark.parametrize("command", ["status", "logs", "results", "stop"])
 def test_without_credentials_or_region_one_line_says_so(
     aws: Account, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

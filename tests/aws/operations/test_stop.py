@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,33 +151,6 @@ def test_its_exit_code_tells_what_has_become_of_it(
     monkeypatch.setattr(stop, "take_down", fail)
     assert cli.main(["stop", "hopper.yaml", "--yes"]) == code
     assert capsys.readouterr().err.startswith(text)
-
-
-def test_without_a_region_or_credentials_it_says_what_to_do(
-    aws: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        # moto sets some tags, and removes them again.
-        for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
-            patch.delenv(name)
-        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-        assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
-        assert capsys.readouterr().err == (
-            "error: there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE\n"
-        )
-        patch.delenv("AWS_DEFAULT_REGION")
-        assert cli.main(["stop", "hopper.yaml", "--yes"]) == 2
-        assert (
-            capsys.readouterr().err == "error: no region is set: set AWS_DEFAULT_REGION=us-east-1\n"
-        )
-
-
-@pytest.mark.parametrize("arguments", [[], ["a.yaml", "--stack", "NitroNetwork"]], ids=str)
-def test_its_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["stop", *arguments]) == 2
-    assert capsys.readouterr().err.startswith(
-        "error: stop what? Name an experiment, or a stack with --stack NAME"
-    )
 
 
 def test_a_name_that_no_stack_can_have(aws: Any, capsys: pytest.CaptureFixture[str]) -> None:
