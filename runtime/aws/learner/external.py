@@ -34,6 +34,7 @@ from runtime.aws.stacks import find_stack, outputs_of
 from runtime.errors import ExperimentError
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.experiment.schema import EnvironmentSection, Experiment
 from runtime.fleet.aws_lambda import LambdaFleet, available_concurrency, lambda_client
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.opening import Opening
@@ -152,7 +153,7 @@ class PoolBackend:
         with TemporaryDirectory() as folder:
             store = self._client("s3")
             path = ask(lambda: fetch_files(store, self._deployment.files, Path(folder)))
-            deployed = load_experiment(path).resolved()
+            deployed = load_experiment(path)
             self.prices = prices_from_json(path.with_name(layout.PRICES).read_bytes())
         _check_same(experiment, deployed, found.deployed)
         self._ledger = Ledger(self._client("dynamodb"), self._deployment.ledger_table)
@@ -278,22 +279,29 @@ class PoolRecords(LedgerRecords):
             LOG.warning("the guard was not told that the pool has ended: %s", error)
 
 
-def _check_same(
-    experiment: ResolvedExperiment, deployed: ResolvedExperiment, stack: GuardedStack
-) -> None:
+def _check_same(experiment: ResolvedExperiment, deployed: Experiment, stack: GuardedStack) -> None:
     """Checks that the deployed function plays the pool's experiment, within the budget.
+
+    Args:
+        experiment: The pool's.
+        deployed: As its file says.
+        stack: As the guard sees it.
 
     Raises:
         ExperimentError: It does not.
     """
-    keys = [f"environment.{name}" for name in type(experiment.environment).model_fields]
-    keys += ["actor.memory_mib", "actor.timeout_s", "actor.architecture", "cache.kind"]
+    keys = [f"environment.{name}" for name in EnvironmentSection.model_fields]
+    keys += ["actor.memory_mib", "actor.timeout_s", "actor.architecture"]
     for key in keys:
         own, other = attrgetter(key)(experiment), attrgetter(key)(deployed)
         if own != other:
             raise ExperimentError(
                 f"{key} = {own!r}, but {stack.name} was deployed with {other!r}; allowed: the same, or deploy again"
             )
+    if experiment.cache.kind != "none":
+        raise ExperimentError(
+            f"cache.kind = {experiment.cache.kind!r}, but {stack.name} has no cache; allowed: none"
+        )
     if experiment.budget.usd > stack.budget_usd:
         raise ExperimentError(
             f"budget.usd = {experiment.budget.usd:g}, but {stack.name} was deployed with "
