@@ -67,15 +67,17 @@ def handler(
     ledger = Ledger(client("dynamodb"), os.environ[LEDGER_TABLE_VARIABLE])
     guard = Guard(client, ledger, tell, now=now, tick_s=tick_s, pause_s=pause_s)
 
-    def look(*, is_rehearsed: bool, asking: str = "") -> dict[str, Any]:
-        seen = guard.tick(is_rehearsed=is_rehearsed, asking=asking)
+    def look(**how: Any) -> dict[str, Any]:
+        seen = guard.tick(**how)
         _log.info(json.dumps(seen))
         return seen
 
     if is_request(event):
         check = Check(
             client,
-            lambda stack: _by_stack(look(is_rehearsed=True, asking=stack)),
+            lambda stack: {
+                one["stack"]: one for one in look(is_rehearsed=True, asking=stack)["experiments"]
+            },
             ledger.last_tick_s,
             now=now,
             wait_s=2 * tick_s,
@@ -83,15 +85,11 @@ def handler(
         )
         check.answer(event)
         return {}
-    seen = look(is_rehearsed=False)
+    seen = look()
     failed = [f"{one['stack']}: {one['error']}" for one in seen["experiments"] if "error" in one]
     if failed or untold:
         raise RuntimeError("; ".join(failed + untold))
     return seen
-
-
-def _by_stack(seen: Mapping[str, Any]) -> dict[str, Any]:
-    return {one["stack"]: one for one in seen["experiments"]}
 
 
 @cache

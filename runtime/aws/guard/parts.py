@@ -207,7 +207,7 @@ def read_parts(client: Any, stack_id: str) -> Parts:
 
 
 def find_instances(client: Any, tag: str, value: str = "*") -> dict[str, dict[str, Any]]:
-    """Returns billed instances with that tag by their sorted ids, as EC2 describes them.
+    """Returns billed instances with that tag by their ids, as EC2 describes them.
 
     Args:
         client: EC2 client.
@@ -223,5 +223,4 @@ def find_instances(client: Any, tag: str, value: str = "*") -> dict[str, dict[st
             {"Name": "instance-state-name", "Values": _BILLED_STATES},
         ],
     )
-    instances = [one for reservation in found for one in reservation["Instances"]]
-    return {one["InstanceId"]: one for one in sorted(instances, key=lambda one: one["InstanceId"])}
+    return {one["InstanceId"]: one for reservation in found for one in reservation["Instances"]}
