@@ -112,7 +112,7 @@ def test_the_first_files_may_be_deployed_in_each_region(
     monkeypatch.setenv("CDK_DEFAULT_REGION", region)
     made = Plan.from_context({"experiment": str(ROOT / "experiments" / f"{name}.yaml")}.get)
     dearer = 1 if region == "us-east-1" else 2
-    assert made.prices.region == region
+    assert made.prices.region == made.needs.region == region, "the guard refuses another's prices"
     assert made.prices.request_usd == PRICES.request_usd * dearer
     assert made.estimate.tail_usd < made.experiment.budget.usd / 3
 
