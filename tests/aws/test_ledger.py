@@ -138,8 +138,8 @@ def test_a_teardowns_progress_is_noted_for_its_own_deployment(ledger: Ledger) ->
 def test_a_close_settles_what_was_reserved(ledger: Ledger) -> None:
     take_over(ledger)
     ledger.record(RUN, writer="w1", spent_usd=1.0, reserved_usd=0.5, ledger="{}")
-    ledger.saw(RUN, stack="two", learner_from_s=8.0)
     ledger.saw(RUN, stack="one", learner_from_s=9.0)
+    ledger.saw(RUN, stack="two", learner_from_s=8.0)
     ledger.close(RUN, stack="one", spent_usd=1.4, now_s=9.0)
     entry = ledger.get(RUN)
     assert entry is not None
