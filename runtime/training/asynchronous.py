@@ -82,14 +82,16 @@ class AsynchronousPacing(Pacing):
         self._group.tally = current.tally
         self._group.longest_s = None
         for _ in range(REJECTED_ROUNDS_MAX):
-            if not self._open(current, meanwhile):
+            if not self._open(current):
                 return None
-            self._sample(current)
+            if self._flight.in_flight:
+                meanwhile()
+                self._sample(current)
             if current.training.trajectories:
                 return self._finish(current)
             self._saw_phases(current)
             if current.is_exhausted:
-                # The budget allows no more actors for this round.
+                self._tell_exhausted(current)
                 self._bill(current)
                 return None
             self._reject(current, actor_count=current.decision.actor_count, actors_returned=0)
@@ -99,14 +101,14 @@ class AsynchronousPacing(Pacing):
             current.tally.last_error,
         )
 
-    def _open(self, current: StreamedRound, meanwhile: Meanwhile) -> bool:
-        """Reserves a round's standing parts and fills its slots; returns False if the budget does not hold it."""
+    def _open(self, current: StreamedRound) -> bool:
+        """Fills a round's slots; returns False if the budget does not hold its standing parts."""
         # Actors that ended have freed their reservations, and the ledger on disk does not include this round yet.
         current.is_exhausted = False
         self._promised_usd = 0.0
         limits = self._roles.choose_limits(current.round_index)
         if not self._money.meter.open_standing(limits):
-            self._money.tell_exhausted(current.round_index, current.decision.actor_count)
+            self._tell_exhausted(current)
             return False
         self._opened_s = self._clock()
         current.deadline_s = self._opened_s + self._money.deadline_s
@@ -117,12 +119,7 @@ class AsynchronousPacing(Pacing):
             self._measurement = self._roles.detection.begin()
         self._decide(current)
         self._fill(current)
-        if self._flight.in_flight:
-            meanwhile()
-            return True
-        self._money.tell_exhausted(current.round_index, current.decision.actor_count)
-        self._bill(current)
-        return False
+        return True
 
     def _decide(self, current: StreamedRound) -> None:
         """Asks the scaler once a round, when the detector is done, or at once if there is nothing to measure.
@@ -276,6 +273,9 @@ class AsynchronousPacing(Pacing):
             with meter.ahead(math.ceil(current.decision.actor_count / 4)):
                 self._money.save()
                 self._promised_usd = self._money.promised_usd
+
+    def _tell_exhausted(self, current: StreamedRound) -> None:
+        self._money.tell_exhausted(current.round_index, current.decision.actor_count)
 
     def _tell_shrunk(self, current: StreamedRound, granted: int) -> None:
         if not current.is_shrunk:

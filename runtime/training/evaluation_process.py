@@ -12,8 +12,11 @@ from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime.errors import BudgetError, RunError
+from runtime.records.observers import EventSink
 from runtime.training.environment_process import EnvironmentProcess, TaskError
 from runtime.training.evaluation import Evaluation
+
+_KILLED = "the evaluation's process was killed (SIGKILL); the usual reason is too little memory"
 
 
 class EvaluationProcess:
@@ -22,6 +25,7 @@ class EvaluationProcess:
     def __init__(
         self,
         start: Callable[[], EnvironmentProcess],
+        events: EventSink,
         *,
         target_return: float | None,
         **settings: Any,
@@ -30,10 +34,12 @@ class EvaluationProcess:
 
         Args:
             start: Starts it.
+            events: Records that one was killed.
             target_return: Return that fresh episodes confirm, which did not influence the choice; None for none.
             settings: Arguments of `runtime.training.evaluation.Evaluator`.
         """
         self._start_process = start
+        self._events = events
         self._target_return = target_return
         self._settings = settings
         self._process: EnvironmentProcess | None = None
@@ -71,11 +77,9 @@ class EvaluationProcess:
             if self._process.exit_code != -signal.SIGKILL:
                 raise UnusableEnvironmentError(str(error)) from None
             if self._is_repeated:
-                raise RunError(
-                    "the evaluation's process was killed (SIGKILL), and so was the one that repeated it; "
-                    "the usual reason is too little memory"
-                ) from None
+                raise RunError(f"{_KILLED}. So was the one that repeated it") from None
         self._is_repeated = True
+        self._events.append("evaluation_repeated", policy_round=self._round_index, reason=_KILLED)
         self._process.close()
         self._process = None
         self._start()

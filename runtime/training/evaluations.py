@@ -121,6 +121,11 @@ class Evaluations:
             self._decides(round_index) or self._progress.is_last(round_index, steps_more=steps_max)
         )
 
+    @property
+    def pending_round(self) -> int | None:
+        """The round whose policy is being evaluated; None if none is."""
+        return self._pending and self._pending.round_index
+
     def begin_again(self) -> None:
         """Restarts a resumed run's evaluation in progress."""
         if self._pending is not None:

@@ -92,6 +92,12 @@ class RoundLoop:
                     self._write()
                     self._tell(row)
             self._save_last()
+            if (policy_round := self.roles.evaluations.pending_round) is not None:
+                self.roles.money.events.append(
+                    "evaluation_dropped",
+                    policy_round=policy_round,
+                    reason=f"the run ended by {reason}",
+                )
             return reason
         finally:
             with self._shield():

@@ -341,6 +341,7 @@ def _open_evaluator(run: Run) -> EvaluationProcess:
     experiment = run.experiment
     evaluator = EvaluationProcess(
         partial(start_process, experiment),
+        run.events,
         target_return=experiment.stop.target_return,
         episodes=experiment.evaluation.episodes,
         seed=experiment.seed,

@@ -118,7 +118,6 @@ def test_a_run_with_a_truncated_file_continues_from_its_newest_sound_state(
     ("lost", "epochs", "words"),
     [
         ("checkpoints", 2, "usable checkpoint is of round 0"),
-        ("rounds.jsonl", 2, "newer than the rows"),
         ("config.yaml", 2, "config.yaml: cannot be read"),
         ("tensorboard", 3, "algorithm.epochs is 3 now, 2 in the run"),
     ],

@@ -332,23 +332,29 @@ def test_every_round_puts_its_standing_part_into_the_ledger():
     assert covered == set(range(1, 9))
 
 
+@pytest.mark.parametrize("is_billed", [False, True])
 @pytest.mark.parametrize(("actors", "smallest", "factor"), [(4, 2, 1.1), (4, 2, 2.0), (32, 8, 1.1)])
 def test_the_budget_is_used_until_it_holds_no_further_round_and_nothing_paid_is_lost(
-    actors: int, smallest: int, factor: float
+    actors: int, smallest: int, factor: float, is_billed: bool
 ):
     sections = sections_of(scaler={"actors_fixed": actors, "actors_min": smallest})
     rig = StreamRig(
-        budget={"usd": factor * worst_case_usd(actors, **sections)},
+        budget={"usd": factor * worst_case_usd(actors, is_billed=is_billed, **sections)},
         stop={"max_rounds": 10**6},
         scaler=sections["scaler"],
         algorithm={"staleness_max": 1000},
+        is_billed=is_billed,
     )
+    forfeit, forfeited_usd = rig.meter.forfeit, []
+    rig.meter.forfeit = lambda ran_s: forfeited_usd.append(forfeit(ran_s))
     assert rig.loop.run() == "budget"
+    assert forfeited_usd == [0.0], "all was settled"
     assert len(rig.rows) > 3 and len(rig.events("budget_exhausted")) == 1
     assert set(rig.fleet.accepted) == set(rig.trained_ids()), "no arrived trajectory is lost"
     assert not rig.events("actors_abandoned")
-    # The rest would not have paid for another round.
-    assert rig.experiment.budget.usd - rig.meter.spent_usd < worst_case_usd(smallest, **sections)
+    # The rest would not have paid for another round, which also needs writes of a deployed run's ledger.
+    left_usd = rig.experiment.budget.usd - rig.meter.spent_usd
+    assert is_billed or left_usd < worst_case_usd(smallest, **sections)
     assert rig.meter.spent_usd == pytest.approx(sum(rig.column("round_cost_usd")), abs=1e-3)
     rig.assert_settled()
 

@@ -19,6 +19,7 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import roll_out
 from runtime.errors import BudgetError, RunDirectoryError, RunError
+from runtime.records.events import EventLog
 from runtime.records.policy_file import read_policy, save_policy
 from runtime.training.environment_process import EnvironmentProcess
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluation, Evaluator
@@ -31,6 +32,7 @@ from tests.environments import (
     StatefulCounter,
     policy_arrays,
 )
+from tests.fleet.parts import read_events
 from tests.helpers import PATIENCE_S, command_line, descendants, wait_for
 
 TASKS = "runtime.training.environment_tasks:EnvironmentTasks"
@@ -189,7 +191,7 @@ Begin = Callable[..., EvaluationProcess]
 
 
 @pytest.fixture
-def begin() -> Iterator[Begin]:
+def begin(tmp_path: Path) -> Iterator[Begin]:
     processes: list[EvaluationProcess] = []
 
     def begun(
@@ -197,7 +199,7 @@ def begin() -> Iterator[Begin]:
     ) -> EvaluationProcess:
         settings = {"episodes": 3, "seed": 4, "target_return": None} | options
         start = partial(EnvironmentProcess, environment_id, TASKS, environment_id, "none", kwargs)
-        processes.append(EvaluationProcess(start, **settings))
+        processes.append(EvaluationProcess(start, EventLog(tmp_path / "events.jsonl"), **settings))
         known = COUNTER if environment_id.startswith(HERE) else environment_id
         processes[-1].begin(weights_for(make_environment(known)), 7)
         return processes[-1]
@@ -246,6 +248,8 @@ def test_if_its_process_is_killed_another_one_repeats_the_evaluation_once(
     with pytest.raises(RunError, match="was killed .SIGKILL.*memory"):
         process.result(PATIENCE_S)
     assert left.read_text() == "x"
+    repeated = read_events(tmp_path / "events.jsonl", "evaluation_repeated")
+    assert [event["policy_round"] for event in repeated] == [8, 9, 10, 11]
 
 
 @pytest.mark.parametrize(

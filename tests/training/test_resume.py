@@ -15,16 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import RunDirectoryError
+from runtime.errors import CheckpointError, RunDirectoryError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.fleet.opening import ShieldedStack
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
+from runtime.records.checkpoint import Checkpoint, save_checkpoint
+from runtime.records.events import EventLog
 from runtime.records.run_directory import RunDirectory
 from runtime.training.opening import HERE, Resources, Run, open_run
 from runtime.training.resume import (
     check_same_experiment,
+    continue_rounds,
     finished_summary,
     stored_experiment,
 )
@@ -126,6 +129,54 @@ def test_a_run_is_finished_if_no_further_fragment_fits(
     )
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert (finished_summary(experiment, tmp_path) is not None) == is_finished
+
+
+MINE, OTHER = "of this experiment", "of another one"
+
+
+@pytest.mark.parametrize(
+    ("rows", "checkpoints", "owner", "words"),
+    [
+        ([1, 2, 3], [2, 3], MINE, ""),
+        ([1, 2, 3, 4, 5], [2, 3], MINE, ""),
+        ([1], [], MINE, ""),
+        ([1, 2, 3], [2, 3], OTHER, "of round 3 in .* belongs to another experiment"),
+        ([1, 2, 4, 5], [4, 5], MINE, "round_000005 is newer than the rows: .* is 2"),
+        ([1, 2, 3, 5], [2, 3], MINE, "begins with rounds 1 to 3, in order, and has 4 rows"),
+        ([1, 2], [], MINE, "the newest usable checkpoint is of round 0"),
+        ([], [2, 3], MINE, "round_000003 is newer than the rows"),
+    ],
+)
+def test_a_run_continues_from_its_own_newest_checkpoint_and_unbroken_rows_or_is_left_alone(
+    rows: list[int], checkpoints: list[int], owner: str, words: str, tmp_path: Path
+) -> None:
+    restored: list[int] = []
+    loop: Any = SimpleNamespace(
+        restore=lambda checkpoint, rows: restored.append(checkpoint.round_index)
+    )
+    with closing(RunDirectory(tmp_path)) as directory:
+        for round_index in rows:
+            directory.append_round(a_row(round_index))
+        for round_index in checkpoints:
+            values = {"experiment": owner}
+            save_checkpoint(tmp_path / "checkpoints", Checkpoint(round_index, {}, values))
+        run: Any = SimpleNamespace(
+            directory=directory,
+            experiment=SimpleNamespace(identity=MINE),
+            events=EventLog(tmp_path / "events.jsonl"),
+        )
+        before = directory.read_rounds()
+        if words:
+            with pytest.raises((CheckpointError, RunDirectoryError), match=words):
+                continue_rounds(loop, run, before)
+        else:
+            finished = continue_rounds(loop, run, before)
+            assert [row.round_index for row in finished] == list(
+                range(1, sum(checkpoints[-1:]) + 1)
+            )
+            before = finished
+        assert directory.read_rounds() == before
+    assert restored == ([] if words else checkpoints[-1:])
 
 
 LEDGER = (

@@ -531,6 +531,17 @@ def test_a_restored_run_goes_on_as_if_it_had_never_ended(
     assert rest.learner.weights() == whole.learner.weights()
 
 
+def test_a_resumption_with_no_round_left_tells_that_an_evaluation_is_dropped():
+    whole, rest = (
+        Rig(stop={"max_rounds": rounds}, evaluation={"every_rounds": 4}) for rounds in (5, 4)
+    )
+    whole.loop.run()
+    rest.loop.restore(whole.saved[3][0])
+    assert rest.loop.run() == "max_rounds"
+    (dropped,) = rest.events("evaluation_dropped")
+    assert dropped["policy_round"] == 4 and not whole.events("evaluation_dropped")
+
+
 def test_a_round_is_saved_beside_the_next_ones_actors_before_anything_is_trained_on():
     rig = Rig(stop={"max_rounds": 3}, scaler={"kind": "fixed", "actors_fixed": 3})
     order: list[tuple[str, int]] = []

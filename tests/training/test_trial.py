@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -55,6 +56,18 @@ class Remembering(Counter):
 
     def _observation(self) -> np.ndarray:
         return np.array([self.count, self.begun], np.float32)
+
+
+class Exclusive(Counter):
+    """Locks a file that other processes with the environment need."""
+
+    files: ClassVar[list[Any]] = []
+
+    def __init__(self, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not self.files:
+            self.files.append(open(path, "w"))  # noqa: SIM115
+            fcntl.flock(self.files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class Random(StatefulCounter):
@@ -177,6 +190,13 @@ def test_how_episodes_are_continued_is_found_out(
 ) -> None:
     tried = try_environment(environment_id, options=options, fragment_steps=steps)
     assert (tried.replay, tried.problem, tried.difference) == (way, "", "")
+
+
+def test_the_first_process_has_ended_before_another_one_makes_the_environment(
+    tmp_path: Path,
+) -> None:
+    options = long("Exclusive", path=str(tmp_path / "port"))
+    assert try_environment(LIMITED, options=options, fragment_steps=20).replay == "reset"
 
 
 @pytest.mark.parametrize(
