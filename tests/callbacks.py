@@ -18,9 +18,6 @@ class Noting(Callback):
     def __init__(self, name: str = "") -> None:
         self.name, self.told, self.rounds = name, [], 0
 
-    def on_evaluation(self, row: RoundRow, run: RunControl) -> None:
-        self.told.append(f"evaluation {row.round_index}")
-
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
         self.told.append(f"round {row.round_index}")
         self.rounds += 1
@@ -79,9 +76,6 @@ class Raising(Callback):
     def _raise_in(self, where: str) -> None:
         if where == self.where:
             raise ValueError("the mail server does not answer")
-
-    def on_evaluation(self, row: RoundRow, run: RunControl) -> None:
-        self._raise_in("on_evaluation")
 
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
         self.rounds += 1

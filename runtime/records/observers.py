@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -20,22 +20,11 @@ class EventSink(Protocol):
 class Observer:
     """Observes a run. Gets each finished round once it is on disk. A subclass overrides the methods that it needs."""
 
-    def on_evaluation(self, row: RoundRow) -> None:
-        """Called before `on_round_end` if an evaluation has ended: ``row.evaluation_return_mean``."""
-
     def on_round_end(self, row: RoundRow) -> None:
         """Called when a finished round and its checkpoint are on disk."""
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Called when the run has ended for any reason and its summary is on disk."""
-
-
-def tell_round(observers: Iterable[Observer], row: RoundRow) -> None:
-    """Notifies observers, one after the other, of a finished round on disk, first of its evaluation."""
-    for observer in observers:
-        if row.evaluation_return_mean is not None:
-            observer.on_evaluation(row)
-        observer.on_round_end(row)
 
 
 class Display(Observer):

@@ -46,7 +46,6 @@ class StreamedRound(Round):
 
     Attributes:
         deadline_s: Until when its current attempt waits for trajectories, by the clock.
-        ends_s: Until when that must have ended, by the clock.
         numbers: Numbers of the next actors. With its number an actor gets its own random numbers, and a resumed round
             draws the same again.
         is_shrunk: Whether the budget held fewer actors than were wanted.
@@ -54,7 +53,6 @@ class StreamedRound(Round):
     """
 
     deadline_s: float = 0.0
-    ends_s: float = 0.0
     numbers: Iterator[int] = field(default_factory=itertools.count)
     is_shrunk: bool = False
     is_exhausted: bool = False
@@ -112,7 +110,6 @@ class AsynchronousPacing(Pacing):
             return False
         self._opened_s = self._clock()
         current.deadline_s = self._opened_s + self._money.deadline_s
-        current.ends_s = current.deadline_s + self._money.update_s
         self._publish()
         if not current.is_decided and self._measurement is None:
             # The newest policy, on the last round's samples.
@@ -333,7 +330,8 @@ class AsynchronousPacing(Pacing):
 
     def _limit_s(self, current: StreamedRound) -> float:
         """Returns the rest of the reserved time, at most the limit of one update."""
-        return min(current.ends_s - self._clock(), self._money.update_s)
+        late_s = max(0.0, self._clock() - current.deadline_s)
+        return self._money.update_s - late_s
 
     # The end of a round
 

@@ -46,11 +46,11 @@ class Callback:
     the last finished round once more, after `load_state` has undone the first call's effects.
     """
 
-    def on_evaluation(self, row: RoundRow, run: RunControl) -> None:
-        """Called before `on_round_end` if an evaluation has ended: ``row.evaluation_return_mean``."""
-
     def on_round_end(self, row: RoundRow, run: RunControl) -> None:
-        """Called when a finished round and its checkpoint are on disk."""
+        """Called when a finished round and its checkpoint are on disk.
+
+        If an evaluation ended in it, ``row.evaluation_return_mean`` is not None.
+        """
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Called when the run has ended for any reason. ``summary`` is the content of ``summary.json``."""
@@ -116,27 +116,21 @@ class Callbacks(Observer):
     def __bool__(self) -> bool:
         return bool(self._callbacks)
 
-    def on_evaluation(self, row: RoundRow) -> None:
-        """Passes the evaluation to all callbacks.
-
-        Raises:
-            CallbackError: One of them raises.
-        """
-        for callback in self._callbacks:
-            _call(callback, "on_evaluation", row, self.control)
-
     def on_round_end(self, row: RoundRow) -> None:
-        """Passes the round to all callbacks and reads their states; raises the same as `on_evaluation`.
+        """Passes the round to all callbacks and reads their states.
 
         The states are read now, not when a checkpoint is made, because an unwritten round must not depend on a
         callback.
+
+        Raises:
+            CallbackError: One of them raises, or its state is not a JSON value.
         """
         for callback in self._callbacks:
             _call(callback, "on_round_end", row, self.control)
         self._states = self._ask_states()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        """Passes the run's end to all callbacks; raises the same as `on_evaluation`."""
+        """Passes the run's end to all callbacks; raises the same as `on_round_end`."""
         for callback in self._callbacks:
             _call(callback, "on_end", summary)
 

@@ -124,7 +124,7 @@ class Evaluations:
     @property
     def pending_round(self) -> int | None:
         """The round whose policy is being evaluated; None if none is."""
-        return self._pending and self._pending.round_index
+        return None if self._pending is None else self._pending.round_index
 
     def begin_again(self) -> None:
         """Restarts a resumed run's evaluation in progress."""

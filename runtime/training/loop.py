@@ -16,7 +16,6 @@ import numpy as np
 from runtime.errors import CheckpointError, RunError
 from runtime.gmi.worlds.updater import WorldsUpdater
 from runtime.records.checkpoint import Checkpoint
-from runtime.records.observers import tell_round
 from runtime.records.rows import RoundRow
 from runtime.records.state import HasState, State
 from runtime.training.asynchronous import AsynchronousPacing
@@ -158,7 +157,7 @@ class RoundLoop:
         from before these calls. So a resumed run calls them for its last round again, and continues as if it had never
         ended, wherever it was killed.
         """
-        tell_round([self._callbacks], row)
+        self._callbacks.on_round_end(row)
 
     @property
     def best(self) -> BestPolicy | None:

@@ -24,7 +24,6 @@ def preflight(
     prices: PriceTable = PRICES,
     *,
     is_billed: bool = True,
-    environment: TriedEnvironment | None = None,
 ) -> tuple[TriedEnvironment, ResolvedExperiment]:
     """Refuses experiments that cannot work.
 
@@ -32,7 +31,6 @@ def preflight(
         experiment: Resolved.
         prices: Prices for the worst case of a round.
         is_billed: Whether someone bills it. If not, it may begin under tightened limits.
-        environment: The experiment's, if `try_experiment` has just tried it.
 
     Returns:
         The tried environment, and the experiment with the settings that depend on it.
@@ -43,7 +41,7 @@ def preflight(
         BudgetTooSmallError: The budget cannot hold one round of the fewest actors.
     """
     experiment.scaler.make()
-    environment = environment or try_experiment(experiment)
+    environment = try_experiment(experiment)
     fitted = fit(experiment, environment)
     at_once = (fitted.learner.instances_at_once or 1) * fitted.environment.batch
     model = make_cost_model(
@@ -75,9 +73,8 @@ def smallest_budget_usd(
     *,
     instance_type: str | None,
     concurrency: int | None = None,
-    is_billed: bool = True,
 ) -> float:
-    """Returns what this learner's meter reserves for a first round with the fewest actors.
+    """Returns what a deployed learner's meter reserves for a first round with the fewest actors.
 
     Args:
         experiment: Resolved.
@@ -85,7 +82,6 @@ def smallest_budget_usd(
         prices: The region's.
         instance_type: The learner's; None if it is not an instance.
         concurrency: Actors that run at once; None if all do.
-        is_billed: See `preflight`.
 
     Raises:
         ExperimentError: The experiment does not suit the environment, or an instance type has no price.
@@ -97,9 +93,9 @@ def smallest_budget_usd(
         prices,
         instance_type=instance_type,
         concurrency=concurrency,
-        is_deployed=is_billed,
+        is_deployed=True,
     )
-    return _smallest_round(fitted, model, is_billed=is_billed)[0]
+    return _smallest_round(fitted, model, is_billed=True)[0]
 
 
 def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> ResolvedExperiment:

@@ -17,7 +17,7 @@ from runtime.fleet.opening import ShieldedStack
 from runtime.records import layout
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
 from runtime.records.files import remove, to_json, write_atomically
-from runtime.records.observers import Display, Observer, tell_round
+from runtime.records.observers import Display, Observer
 from runtime.records.policy_file import save_policy
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
@@ -293,7 +293,8 @@ class _Training:
             values = {**checkpoint.values, "experiment": experiment.identity}
             save_checkpoint(directory.path / layout.CHECKPOINTS, replace(checkpoint, values=values))
         if row is not None:
-            tell_round(self._observers, row)
+            for observer in self._observers:
+                observer.on_round_end(row)
 
     def _write_best(self, best: BestPolicy | None) -> None:
         """Puts the best policy on disk, or removes one that a killed process wrote after its last checkpoint."""

@@ -10,8 +10,6 @@ import pytest
 from lambda_actor.environments import make_environment
 from runtime.cli.main import main
 from runtime.records.policy_file import read_policy
-from runtime.scaler.interfaces import RoundView
-from runtime.scaler.nitro import NitroScaler, NitroSettings
 from runtime.training.evaluation import Evaluator
 from tests.helpers import ROOT, events, overrides, results_only, rounds, summary, train
 
@@ -38,21 +36,6 @@ def test_a_run_leaves_what_the_readme_promises(reference: Path) -> None:
     documented = (ROOT / "docs" / "reference" / "run_directory.md").read_text()
     for key in rows[-1]:
         assert f"`{key}`" in documented, f"{key} is not documented"
-
-
-def test_scores_and_actor_counts_follow_from_the_recorded_ratios(reference: Path) -> None:
-    scaler = NitroScaler(
-        NitroSettings(actors_min=2, actors_max=6, window_rounds=3, decay_factor=0.95)
-    )
-    ratios = [row["convexity_ratio"] for row in rounds(reference)]
-    assert ratios[0] is None and any(ratios), "the first round has no samples to measure on"
-    for row, ratio in zip(rounds(reference), ratios, strict=True):
-        view = RoundView(row["round_index"], signals={"convexity_ratio": ratio})
-        decision = scaler.decide(view)
-        assert row["boosting_score"] == decision.boosting_score
-        assert row["actor_count"] == decision.actor_count
-        if ratio is not None:
-            assert ratio == pytest.approx(-row["eigenvalue_max"] / row["eigenvalue_min"])
 
 
 def test_neither_the_number_of_processes_nor_a_cache_changes_anything(

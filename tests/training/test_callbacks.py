@@ -40,9 +40,9 @@ SMALL: dict[str, Any] = yaml.safe_load(SMALL_EXPERIMENT) | {
 del SMALL["detector"]
 
 
-def written(folder: Path, *callbacks: Any, **changes: Any) -> Path:
+def written(folder: Path, *callbacks: Any) -> Path:
     path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(SMALL | {"callbacks": list(callbacks)} | changes))
+    path.write_text(yaml.safe_dump(SMALL | {"callbacks": list(callbacks)}))
     return path
 
 
@@ -50,10 +50,8 @@ def history(out: Path) -> list[dict[str, Any]]:
     return results_only(rounds(out))
 
 
-def resolved(*callbacks: Any, **changes: Any) -> Any:
-    return experiment_from_tree(
-        SMALL | {"callbacks": list(callbacks)} | changes, source="x"
-    ).resolved()
+def resolved(*callbacks: Any) -> Any:
+    return experiment_from_tree(SMALL | {"callbacks": list(callbacks)}, source="x").resolved()
 
 
 def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> None:
@@ -61,7 +59,7 @@ def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> N
     path = written(tmp_path, {"tests.callbacks.Stopping": {"after": 3}})
     result = nitro_rl.train(path, out=out, is_quiet=True, callbacks=[noting])
     reason = "callback: it learns nothing more"
-    assert noting.told == ["round 1", "round 2", "evaluation 3", "round 3", f"end {reason}"]
+    assert noting.told == ["round 1", "round 2", "round 3", f"end {reason}"]
     assert result.summary["stop_reason"] == summary(out)["stop_reason"] == reason
     assert len(rounds(out)) == 3
     with pytest.raises(
@@ -85,19 +83,19 @@ def test_a_run_killed_in_a_callback_loads_its_state_and_calls_it_with_the_last_r
     assert run_command("train", str(path), "--out", str(out)).returncode == -9
     assert len(rounds(out)) == 2, "the round is on disk before callbacks run"
     nitro_rl.train(path, out=out, is_quiet=True, resume=True)
-    told = "round 2, evaluation 3, round 3, evaluation 4, round 4, 4 rounds"
+    told = "round 2, round 3, round 4, 4 rounds"
     assert record.read_text() == told, "the state is from before the last round's call"
 
 
 @pytest.mark.parametrize(
     ("where", "saved"),
-    [("on_evaluation", 2), ("set", 1), ("on_end", 4)],
+    [("on_round_end", 1), ("set", 1), ("on_end", 4)],
 )
 def test_a_callback_that_raises_is_named_and_loses_no_finished_round(
     tmp_path: Path, where: str, saved: int
 ) -> None:
-    out, often = tmp_path / "run", {"evaluation": {"every_rounds": 1, "episodes": 1}}
-    path = written(tmp_path, {"tests.callbacks.Raising": {"where": where}}, **often)
+    out = tmp_path / "run"
+    path = written(tmp_path, {"tests.callbacks.Raising": {"where": where}})
     finished = train(path, out)
     assert (finished.returncode, len(rounds(out))) == (1, saved)
     assert len(list((out / "checkpoints").glob("*.json"))) == min(saved, 2)
@@ -151,7 +149,7 @@ def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
         ),
         (
             "tests.callbacks.Misspelt",
-            "tests.callbacks.Misspelt.on_rounds_end would never be called; allowed: on_evaluation | on_round_end | on",
+            "tests.callbacks.Misspelt.on_rounds_end would never be called; allowed: on_round_end | on_end",
         ),
         ({"tests.callbacks.Stopping": {"most": 1}}, "cannot be made with {'most': 1}: TypeError"),
     ],

@@ -202,10 +202,7 @@ class AwsBackend:
         deployment, stop_word = self._deployment, secrets.token_urlsafe(32)
         cache = open_cache(opening, deployment.cache_url, credential=deployment.cache_credential)
         event = actor_event(
-            opening.experiment,
-            deployment.cache_url,
-            deployment.actor_credential,
-            stop_digest(stop_word),
+            deployment.cache_url, deployment.actor_credential, stop_digest(stop_word)
         )
         # However this process ends, its actors notice that they are no longer needed.
         opening.stack.callback(_stop_actors, cache, stop_word, opening)

@@ -7,13 +7,12 @@ from typing import Any
 from lambda_actor.cache import TrajectoryCache, redacted
 from lambda_actor.errors import ActorError
 from runtime.errors import ServerError
-from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.opening import Opening
 
 NO_CACHE = "none, messages travel with requests and responses"
 """Label of the server with ``cache.kind = none``."""
-_SMALLEST_CONCURRENCIES = {"lambda": 10, "ray": 1}
-"""Concurrent executions of a new AWS account, and the least that a Ray cluster holds."""
+TTL_S = 86_400
+"""Seconds after which keys that nothing touches expire: a day, far longer than an actor works."""
 
 
 def open_cache(opening: Opening, url: str, **options: Any) -> TrajectoryCache:
@@ -28,7 +27,7 @@ def open_cache(opening: Opening, url: str, **options: Any) -> TrajectoryCache:
         ServerError: It does not answer.
     """
     try:
-        cache = TrajectoryCache(url, opening.run_id, ttl_s=ttl_s(opening.experiment), **options)
+        cache = TrajectoryCache(url, opening.run_id, ttl_s=TTL_S, **options)
         opening.stack.callback(cache.close)
         cache.ping()
     except ActorError as error:
@@ -36,13 +35,10 @@ def open_cache(opening: Opening, url: str, **options: Any) -> TrajectoryCache:
     return cache
 
 
-def actor_event(
-    experiment: ResolvedExperiment, url: str, credential: str = "", digest: str = ""
-) -> dict[str, Any]:
+def actor_event(url: str, credential: str = "", digest: str = "") -> dict[str, Any]:
     """Returns the fields of an actor's event that lead it to the cache.
 
     Args:
-        experiment: Resolved.
         url: Without credentials.
         credential: Where the actor finds them, see `lambda_actor.credentials`; empty if its process has them.
         digest: Digest of the word that stops the run's actors; empty if there is none.
@@ -50,16 +46,6 @@ def actor_event(
     return {
         "cache_url": url,
         "cache_credential": credential,
-        "cache_ttl_s": ttl_s(experiment),
+        "cache_ttl_s": TTL_S,
         "stop_digest": digest,
     }
-
-
-def ttl_s(experiment: ResolvedExperiment) -> int:
-    """Returns the seconds after which leftover keys expire.
-
-    This is longer than two rounds, so nothing expires while an actor works across rounds.
-    """
-    fleet = experiment.fleet
-    batches = experiment.scaler.batches(_SMALLEST_CONCURRENCIES.get(fleet.kind, fleet.processes))
-    return 2 * (fleet.round_deadline_s * batches + experiment.learner.update_timeout_s) + 600

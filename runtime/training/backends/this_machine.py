@@ -28,12 +28,7 @@ from runtime.money.meter import Meter
 from runtime.money.prices import PRICES
 from runtime.records.layout import LEDGER, LOCK, UPDATES
 from runtime.records.run_directory import RunDirectory
-from runtime.training.backends.cache import (
-    NO_CACHE,
-    actor_event,
-    open_cache,
-    ttl_s,
-)
+from runtime.training.backends.cache import NO_CACHE, actor_event, open_cache
 from runtime.training.costs import init_s, make_cost_model
 from runtime.training.opening import HERE, LearnerFunctions, Resources
 
@@ -160,13 +155,13 @@ def open_here(opening: Opening, make_meter: MakeMeter) -> Resources:
         password=os.environ.get("CACHE_PASSWORD"),
     )
     if experiment.cache.url:
-        opening.stack.callback(_remove_keys, opening, cache)
+        opening.stack.callback(_remove_keys, cache)
     fleet = _open_actors(opening, _credentials_of_actors(url))
     return Resources(
         cache,
         fleet,
         make_meter(fleet.concurrency),
-        actor_event(experiment, split_credentials(url)[0]),
+        actor_event(split_credentials(url)[0]),
         {"server": redacted(url)} if experiment.cache.url else {},
     )
 
@@ -224,14 +219,10 @@ def _open_store(opening: Opening) -> str:
     return store
 
 
-def _remove_keys(opening: Opening, cache: TrajectoryCache) -> None:
-    try:
+def _remove_keys(cache: TrajectoryCache) -> None:
+    # If the server is gone, they expire.
+    with suppress(ActorError):
         cache.remove_run()
-    except ActorError as error:
-        with suppress(OSError):
-            opening.events.append(
-                "keys_left_behind", error=str(error), expire_after_s=ttl_s(opening.experiment)
-            )
 
 
 def _credentials_of_actors(url: str) -> dict[str, str]:
