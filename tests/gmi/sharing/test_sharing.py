@@ -98,11 +98,11 @@ def test_what_does_not_fit_and_what_is_not_there_are_refused(migrator: Migrator)
 
 
 def test_there_is_room_for_the_most_frames() -> None:
-    environment = make_environment(
-        f"{__name__}:Hasty", options={"frame_stack": 3, "kwargs": {"shape": (16, 20, 2)}}
-    )
+    # A step's frames are larger than what is reckoned for headers.
+    options = {"frame_stack": 3, "kwargs": {"shape": (48, 60, 2)}}
+    environment = make_environment(f"{__name__}:Hasty", options=options)
     policy = random_policy(environment)
-    pictures = make_environment("tests.environments:make_pictures", options={"frame_stack": 3})
+    pictures = make_environment("tests.environments:Pictures", options=options)
     left = roll_out(
         pictures, policy, fragment_steps=EPISODE_STEPS - 1, seed=0, round_index=0, slot=0
     ).open_episode
