@@ -111,7 +111,13 @@ def test_a_run_is_finished_if_no_further_fragment_fits(
     experiment = experiment_from_tree(
         {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}, "stop": stop}, source="x"
     ).resolved()
-    summary = {"stop_reason": "max_steps", "env_steps_total": steps}
+    summary = {
+        "stop_reason": "max_steps",
+        "env_steps_total": steps,
+        "rounds": 1,
+        "evaluation_return_mean": None,
+        "budget_usd": 1.0,
+    }
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert (finished_summary(experiment, tmp_path) is not None) == is_finished
 
