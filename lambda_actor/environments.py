@@ -36,8 +36,8 @@ class ActorEnvironment:
     """One environment in the form that networks use.
 
     Its frames are uint8 ``[C, H, W]`` if it shows pixels, uint8 ``[1, 1, Y]`` if it shows a picture with a vector (see
-    `lambda_actor.frames.combined`), otherwise vectors float32 ``[O]``. Its actions are float32 ``[A]``, clipped to the
-    action space, or whole numbers from 0, one or ``[A]`` of them.
+    `lambda_actor.frames.combined`), otherwise vectors float32 ``[O]``. Its actions are float32 ``[A]``, clipped to −1
+    and 1 and rescaled to the action space, or just clipped to it; or whole numbers from 0, one or ``[A]`` of them.
 
     Attributes:
         action_mask: Which values of each choice are currently allowed, bool ``[M]``, choices concatenated; None if the
@@ -57,6 +57,7 @@ class ActorEnvironment:
         environment_id: str,
         preprocessing: str = "none",
         frame_stack: int | None = None,
+        rescale_actions: bool = False,
     ) -> None:
         """Reads the environment's spaces.
 
@@ -66,6 +67,7 @@ class ActorEnvironment:
             preprocessing: ``atari`` or ``none``.
             frame_stack: Frames of pixels per observation; None = three with ``atari``, otherwise one. Always one for a
                 picture with a vector.
+            rescale_actions: Whether a continuous action's range is −1 to 1, if the action space is bounded.
 
         Raises:
             UnusableEnvironmentError: No policy can act in its spaces.
@@ -74,7 +76,7 @@ class ActorEnvironment:
         self.preprocessing = preprocessing
         self.gymnasium_environment = environment
         self._space = environment.observation_space
-        self._actions = _action_codec(environment.action_space, environment_id)
+        self._actions = _action_codec(environment.action_space, environment_id, rescale_actions)
         self._is_mask_observed = False
         if isinstance(self._space, gym_spaces.Dict) and MASK in self._space.spaces:
             # The mask limits the choices and is not observed.
@@ -139,8 +141,18 @@ class ActorEnvironment:
         self._take_mask(observation, info)
         return self.to_frame(observation)
 
+    @property
+    def rescales_actions(self) -> bool:
+        """Whether a policy's actions have another range than the environment's."""
+        return self.action_scale is not None
+
+    @property
+    def action_scale(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Middle and half width of the action space, of its shape, if actions are rescaled from −1 to 1."""
+        return getattr(self._actions, "scale", None)
+
     def to_environment(self, action: np.ndarray | int) -> Any:
-        """Converts a policy's action for the environment: clipped and shaped, or a whole number."""
+        """Converts a policy's action for the environment: rescaled, clipped and shaped, or a whole number."""
         return self._actions.to_environment(action)
 
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
@@ -150,7 +162,7 @@ class ActorEnvironment:
             frame, reward, terminated, truncated.
 
         Raises:
-            UnusableEnvironmentError: The reward is not one number.
+            UnusableEnvironmentError: The reward is not one number, or it does not say whether the episode is over.
         """
         taken = self._actions.to_environment(action)
         if self._lean_step is not None:
@@ -158,10 +170,14 @@ class ActorEnvironment:
         observation, reward, terminated, truncated, info = self.gymnasium_environment.step(taken)
         if not isinstance(reward, float):
             reward = self._one_number(reward)
+        if not isinstance(terminated, bool):
+            terminated = self._flag("terminated", terminated)
+        if not isinstance(truncated, bool):
+            truncated = self._flag("truncated", truncated)
         if not (terminated or truncated):
             # No choice follows an episode's last step.
             self._take_mask(observation, info)
-        return self.to_frame(observation), float(reward), bool(terminated), bool(truncated)
+        return self.to_frame(observation), float(reward), terminated, truncated
 
     def get_state(self) -> State:
         """Returns the open episode's state, after at least one step. Only if `can_save_episode`."""
@@ -210,6 +226,15 @@ class ActorEnvironment:
                 f"{self.environment_id} returned a reward {_described(reward)}; allowed: one number; a wrapper of "
                 "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward"
             ) from error
+
+    def _flag(self, name: str, value: object) -> bool:
+        """Returns what `step` says of an episode's end as a bool; some environments return NumPy's, or 0 and 1."""
+        array = np.asarray(value)
+        if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
+            return bool(array.item())
+        raise UnusableEnvironmentError(
+            f"{self.environment_id} returned {name} = {_described(value)} from step(); allowed: True | False"
+        )
 
     def allowed(self, action: np.ndarray | int) -> np.ndarray | int:
         """Returns the action, or with an action mask the first allowed value of each choice."""
@@ -308,7 +333,11 @@ def make_environment(
     try:
         environment, is_atari = making.make(environment_id, preprocessing, options)
         return ActorEnvironment(
-            environment, environment_id, "atari" if is_atari else "none", options.get("frame_stack")
+            environment,
+            environment_id,
+            "atari" if is_atari else "none",
+            options.get("frame_stack"),
+            options.get("rescale_actions", False),
         )
     except UnusableEnvironmentError:
         raise
@@ -401,9 +430,12 @@ _Frames = _Vectors | _Pixels | _PixelsAndVectors
 
 
 class _ContinuousActions:
-    """Numbers float32 ``[A]``, clipped to a Box of any rank."""
+    """Numbers float32 ``[A]``, clipped to a Box of any rank; or clipped to −1 and 1 and rescaled to the Box.
 
-    def __init__(self, space: gym_spaces.Box) -> None:
+    Source: RLlib's ``normalize_actions`` and ``unsquash_action``.
+    """
+
+    def __init__(self, space: gym_spaces.Box, is_rescaled: bool) -> None:
         bounds = np.stack([np.ravel(space.low), np.ravel(space.high)], 1).tolist()
         self.fields: dict[str, Any] = {
             "action_size": math.prod(space.shape),
@@ -412,11 +444,24 @@ class _ContinuousActions:
         self._shape = space.shape
         self._low = space.low
         self._high = space.high
+        self.scale = rescaling(space) if is_rescaled else None
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
         shaped = action if np.shape(action) == self._shape else np.reshape(action, self._shape)
+        if self.scale is not None:
+            middle, half = self.scale
+            shaped = middle + half * shaped
         clipped: np.ndarray = np.minimum(np.maximum(shaped, self._low), self._high)
         return clipped
+
+
+def rescaling(space: gym_spaces.Box) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns middle and half width of a Box, float32; None if it is −1 to 1 already, or has no finite width."""
+    low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        middle, half = (low + high) / 2, (high - low) / 2
+    is_plain = bool((low == -1).all() and (high == 1).all())
+    return (middle, half) if np.isfinite(half).all() and not is_plain else None
 
 
 class _DiscreteActions:
@@ -503,7 +548,7 @@ def _at(observation: Any, keys: _Keys) -> Any:
     return observation
 
 
-def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Actions:
+def _action_codec(space: gym_spaces.Space[Any], environment_id: str, is_rescaled: bool) -> _Actions:
     if isinstance(space, gym_spaces.Discrete):
         return _DiscreteActions(space)
     if (
@@ -511,7 +556,7 @@ def _action_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Actions
         and np.issubdtype(space.dtype, np.floating)
         and 0 not in space.shape
     ):
-        return _ContinuousActions(space)
+        return _ContinuousActions(space, is_rescaled)
     if (
         isinstance(space, gym_spaces.MultiDiscrete | gym_spaces.MultiBinary)
         and 0 not in space.shape

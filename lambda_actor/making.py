@@ -15,7 +15,7 @@ from lambda_actor import atari
 from lambda_actor.errors import UnusableEnvironmentError, describe_error
 
 PREPROCESSINGS = ("auto", "atari", "none")
-OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack")
+OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack", "rescale_actions")
 """Further keys of an experiment's section ``environment`` for making it, as they are written there."""
 _EXTRAS = {
     "ale/": ("ale_py", "atari"),

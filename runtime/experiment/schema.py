@@ -108,6 +108,11 @@ class EnvironmentSection(Section):
         None,
         description="latest pixel frames in each observation; null = 3 with atari preprocessing, else 1",
     )
+    rescale_actions: bool = Field(
+        True,
+        description="policies act between -1 and 1, rescaled to a bounded Box of actions; false = clipped to it. "
+        "A trainer of your own, and backend torch, get neither",
+    )
     truncate_at_fragment: bool = Field(
         False,
         description="cut open episodes at the end of each fragment, instead of continuing them later",
@@ -127,7 +132,7 @@ class EnvironmentSection(Section):
     @property
     def worlds(self) -> dict[str, Any]:
         """Returns how to make its worlds; see `runtime.gmi.worlds.batched.make_worlds`."""
-        names = ("backend", "id", "kwargs", "max_episode_steps")
+        names = ("backend", "id", "kwargs", "max_episode_steps", "rescale_actions")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -138,6 +143,7 @@ class EnvironmentSection(Section):
             "wrappers": self.wrappers,
             "max_episode_steps": self.max_episode_steps,
             "frame_stack": self.frame_stack,
+            "rescale_actions": self.rescale_actions,
         }
         return {name: value for name, value in options.items() if value}
 

@@ -85,7 +85,11 @@ class ActorPool:
             UnusableEnvironmentError: The environment does not work.
         """
         name = "pool" if isinstance(experiment, Mapping) else f"{Path(experiment).stem}-pool"
-        own: dict[str, dict[str, Any]] = {"learner": {"kind": "external"}}
+        own: dict[str, dict[str, Any]] = {
+            "learner": {"kind": "external"},
+            # Its actions are the trainer's own.
+            "environment": {"rescale_actions": False},
+        }
         if budget_usd is not None:
             own["budget"] = {"usd": budget_usd}
         resolved = load_file_or_dict(experiment, overrides, own, trust=trust).resolved()

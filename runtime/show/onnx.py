@@ -199,6 +199,10 @@ def _action(graph: _Graph, environment: ActorEnvironment) -> Any:
         graph.add("Add", np.int64(space.start), output="action")
         return _batch("action", TensorProto.INT64)
     graph.add("Reshape", np.array([-1, *space.shape]))
+    if environment.action_scale is not None:
+        middle, half = environment.action_scale
+        graph.add("Mul", half)
+        graph.add("Add", middle)
     graph.add("Max", space.low.astype(np.float32))
     graph.add("Min", space.high.astype(np.float32), output="action")
     return _batch("action", TensorProto.FLOAT, *space.shape)

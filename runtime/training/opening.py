@@ -229,6 +229,12 @@ class Run(Opening):
     def facts(self) -> dict[str, str]:
         """Facts about the backend and about replayed episodes, by label."""
         facts = dict(self.resources.facts)
+        if self.environment.rescales_actions:
+            low, high = zip(*self.environment.spaces.action_bounds, strict=True)
+            facts["actions"] = (
+                f"The policy's, from -1 to 1, are rescaled to {min(low):g} to {max(high):g} "
+                "(environment.rescale_actions)"
+            )
         if self.experiment.trial.replay:
             facts["episodes"] = (
                 "If the end of a fragment cuts an episode, the next actor first replays it from its start. "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -93,6 +95,62 @@ def test_unusable_environments_are_named(environment_id: str, named: str) -> Non
         make_environment(environment_id)
     assert f"environment.id = {environment_id!r}" in str(caught.value)
     assert named in str(caught.value)
+
+
+# Actions
+
+
+@pytest.mark.parametrize("environment_id", ["Humanoid-v5", "Pendulum-v1", "Pusher-v5"])
+def test_rescaled_actions_are_those_of_gymnasiums_wrapper(environment_id: str) -> None:
+    """Humanoid and Pusher also have fast steps."""
+    rescaled = make_environment(environment_id, options={"rescale_actions": True})
+    bare = make_environment(environment_id).gymnasium_environment
+    wrapped = gymnasium.wrappers.RescaleAction(bare, np.float32(-1), np.float32(1))
+    rescaled.reset(SEED)
+    wrapped.reset(seed=SEED)
+    for step in range(STEPS_MAX):
+        drawn = np.random.default_rng(step).standard_normal(rescaled.spaces.action_size)
+        frame, reward, *_ = rescaled.step(np.float32(drawn))
+        # The wrapper leaves the action space where a policy leaves its range.
+        observation, expected, *_ = wrapped.step(np.clip(np.float32(drawn), -1, 1))
+        np.testing.assert_allclose(frame, observation, rtol=1e-3, atol=1e-3)
+        assert reward == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_rescaled"),
+    [
+        (-1.0, 1.0, False),
+        (-np.inf, np.inf, False),
+        (0.0, np.inf, False),
+        (-3.4e38, 3.4e38, False),
+        (0.0, 1000.0, True),
+        ([-1.0, -2.0], [1.0, 2.0], True),
+    ],
+)
+def test_a_box_is_rescaled_if_it_is_bounded(low: Any, high: Any, is_rescaled: bool) -> None:
+    numbers = gymnasium.spaces.Box(-9.0, 9.0, (2,))
+    box = gymnasium.spaces.Box(*(np.broadcast_to(np.float32(bound), (2,)) for bound in (low, high)))
+    environment = ActorEnvironment(helpers.OtherSpaces(numbers, box), "boxes", rescale_actions=True)
+    assert environment.rescales_actions == is_rescaled
+    lowest = environment.to_environment(np.full(2, -1.0, np.float32))
+    np.testing.assert_array_equal(lowest, box.low if is_rescaled else np.maximum(box.low, -1.0))
+
+
+@pytest.mark.parametrize("ended", [None, "no", float("nan"), [False, True]])
+def test_an_episodes_end_is_yes_or_no(ended: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = make_environment("CartPole-v1")
+    environment.reset(SEED)
+    step = environment.gymnasium_environment.step
+    monkeypatch.setattr(
+        environment.gymnasium_environment,
+        "step",
+        lambda action: (*step(action)[:2], ended, False, {}),
+    )
+    with pytest.raises(
+        UnusableEnvironmentError, match=r"CartPole-v1 returned terminated = .*True \| False"
+    ):
+        environment.step(0)
 
 
 # Spaces

@@ -20,7 +20,7 @@ def make_run(
     directory: Path, environment_id: str, gain: float = 3.0
 ) -> tuple[ActorEnvironment, Policy]:
     """Writes the files of a run's directory that are read; returns what they hold."""
-    environment = make_environment(environment_id)
+    environment = make_environment(environment_id, options={"rescale_actions": True})
     network = "conv" if environment.spaces.is_pixels else "mlp"
     fields = policy_arrays(spaces=environment.spaces, network=network, policy_version=12, gain=gain)
     weights = wire.encode(wire.Kind.WEIGHTS, fields)
@@ -35,7 +35,7 @@ def make_run(
 @pytest.mark.parametrize(
     "environment_id",
     [
-        "Hopper-v5",
+        "Pendulum-v1",
         "CartPole-v1",
         "FrozenLake-v1",
         "Blackjack-v1",

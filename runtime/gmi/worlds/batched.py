@@ -181,7 +181,7 @@ def make_worlds(
     """Makes worlds.
 
     Args:
-        made: ``backend``, ``id`` and ``kwargs`` of ``environment``, and its ``max_episode_steps``.
+        made: ``backend``, ``id``, ``kwargs``, ``max_episode_steps`` and ``rescale_actions`` of ``environment``.
         count: Number of worlds.
         device: Their device.
         seed: Seeds their chance.
@@ -193,9 +193,7 @@ def make_worlds(
     if made["backend"] == "warp":
         from runtime.gmi.worlds.warp import make_warp
 
-        return Worlds(
-            make_warp(name, made["max_episode_steps"], count, device, seed), name, count, device
-        )
+        return Worlds(make_warp(made, count, device, seed), name, count, device)
     try:
         environment = load(name)(num_envs=count, device=str(device), seed=seed, **made["kwargs"])
     except (Exception, SystemExit) as error:

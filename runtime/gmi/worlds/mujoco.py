@@ -93,6 +93,11 @@ class MujocoWorlds:
             torch.from_numpy(bound).to(device)
             for bound in (bare.action_space.low, bare.action_space.high)
         )
+        middle, half = environment.action_scale or (np.float32(0), np.float32(1))
+        self._middle, self._half = (
+            torch.as_tensor(middle, device=device),
+            torch.as_tensor(half, device=device),
+        )
         rows = np.stack([self._start(environment, seed) for seed in range(START_STATES)])
         self._starts = torch.from_numpy(rows).to(device)
         self._observations = torch.zeros(
@@ -128,8 +133,9 @@ class MujocoWorlds:
     def step(
         self, actions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-        """Takes a step in each world, with actions clipped to their bounds."""
-        self._arrays.ctrl.copy_(actions.clamp(self._low, self._high))
+        """Takes a step in each world, with actions rescaled and clipped to their bounds."""
+        rescaled = self._middle + self._half * actions
+        self._arrays.ctrl.copy_(rescaled.clamp(self._low, self._high))
         self._physics.step()
         self._after()
         extras = {"time_outs": self._timed_out, "final_observations": self._followers}

@@ -21,17 +21,14 @@ from runtime.gmi.worlds.mujoco import MujocoWorlds
 wp.config.log_level = wp.LOG_WARNING
 
 
-def make_warp(
-    environment_id: str, limit: int | None, count: int, device: torch.device, seed: int
-) -> MujocoWorlds:
+def make_warp(made: Mapping[str, Any], count: int, device: torch.device, seed: int) -> MujocoWorlds:
     """Makes worlds of one of Gymnasium's tasks. Compiling takes a minute the first time on a machine.
 
     Args:
-        environment_id: One of `TASKS`.
-        limit: ``environment.max_episode_steps``.
+        made: ``id`` of ``environment``, one of `TASKS`, and its ``max_episode_steps`` and ``rescale_actions``.
     """
-    options = {"max_episode_steps": limit} if limit else {}
-    environment = make_environment(environment_id, "none", options)
+    options = {name: made[name] for name in ("max_episode_steps", "rescale_actions") if made[name]}
+    environment = make_environment(made["id"], "none", options)
     physics = WarpPhysics(environment, count, device)
     return MujocoWorlds(environment, physics, count=count, device=device, seed=seed)
 

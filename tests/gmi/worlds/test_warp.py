@@ -34,6 +34,7 @@ stop: {max_rounds: 4}
 evaluation: {every_rounds: 2, episodes: 1}
 seed: 3
 """.replace("DEVICE", DEVICE.type)
+MADE = {"id": "InvertedPendulum-v5", "max_episode_steps": 30, "rescale_actions": True}
 FORCES = {"Ant-v5": 13, "Humanoid-v5": 13, "HumanoidStandup-v5": 13}
 """Bodies whose forces end the observation; they are its least exact part."""
 
@@ -41,7 +42,8 @@ FORCES = {"Ant-v5": 13, "Humanoid-v5": 13, "HumanoidStandup-v5": 13}
 @pytest.mark.parametrize("environment_id", sorted(TASKS))
 def test_each_step_is_gymnasiums(environment_id: str) -> None:
     """Friction uses cones and both solve contacts by Newton's method."""
-    environments = [make_environment(environment_id, "none") for _ in range(2)]
+    options = {"rescale_actions": True}
+    environments = [make_environment(environment_id, "none", options) for _ in range(2)]
     for one in environments:
         model: Any = one.gymnasium_environment.unwrapped.model
         model.opt.cone, model.opt.solver = 1, 2
@@ -58,7 +60,7 @@ def test_each_step_is_gymnasiums(environment_id: str) -> None:
 
 
 def test_a_state_continues_in_other_worlds() -> None:
-    first, second = (make_warp("InvertedPendulum-v5", 30, 3, DEVICE, seed) for seed in (1, 2))
+    first, second = (make_warp(MADE, 3, DEVICE, seed) for seed in (1, 2))
     for step in range(60):
         if step == 25:
             second.set_state(first.state())
