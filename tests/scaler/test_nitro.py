@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,3 +81,37 @@ def test_halves_round_up(actors_max: int, expected: int) -> None:
     """⌊I_max·S + ½⌋, not Python's rounding to even: 2.5 becomes 3."""
     scaler = NitroScaler(NitroSettings(actors_min=1, actors_max=actors_max, decay_factor=0.5))
     assert scaler.decide(view(1, None)).actor_count == expected
+
+
+def artifacts_counts(ratios: list[float]) -> list[int]:
+    """Returns the counts of rounds from the second, by the lines of the authors' Nitro.py at commit 2c725a9."""
+    history: collections.deque[float] = collections.deque(maxlen=6)
+    counts = []
+    for round_id, hessian_eigen_ratio in enumerate(ratios, start=1):
+        decay_factor = 0.96**round_id
+        R = hessian_eigen_ratio * decay_factor
+        history.append(R)
+        if len(history) > 1:
+            boost_score = (R - np.min(history)) / (np.max(history) - np.min(history))
+        else:
+            boost_score = 1.0
+        fewest = int(np.clip(64 * decay_factor**round_id, 8, 64))
+        counts.append(int(np.clip(64 * boost_score, fewest, 64)))
+        history.append(hessian_eigen_ratio)
+    return counts
+
+
+@PLAIN
+@given(st.lists(st.tuples(st.floats(-9.0, 0.5), st.floats(0.0, 9.0)), min_size=1, max_size=20))
+def test_the_artifacts_rule_is_that_of_the_authors_code(
+    spectra: list[tuple[float, float]],
+) -> None:
+    """Eigenvalues of the maximized objective; the authors' are of the loss, widened by 0.01."""
+    scaler = NitroSettings(rule="artifact").make()
+    first = scaler.decide(RoundView(1, signals=dict.fromkeys(scaler.signals)))
+    assert first.actor_count == 16
+    found = []
+    for played, (eigenvalue_min, eigenvalue_max) in enumerate(spectra, start=1):
+        signals = {"eigenvalue_min": eigenvalue_min, "eigenvalue_max": eigenvalue_max}
+        found.append(scaler.decide(RoundView(played + 1, signals=signals)).actor_count)
+    assert found == artifacts_counts([-(-low + 0.01) / (-high - 0.01) for low, high in spectra])
