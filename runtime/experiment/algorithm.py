@@ -43,7 +43,8 @@ class AlgorithmSettings(Section):
         description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
         "trained on, and their actors abandoned; null = four times a round's most actors, at least 32",
     )
-    learning_rate: Positive = Field(3e-4, description="Adam's step size, with ε = 1e-5")
+    learning_rate: Positive = Field(3e-4, description="Adam's step size")
+    adam_epsilon: Positive = Field(1e-5, description="Adam's ε; torch and RLlib have 1e-8")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         "constant",
         description="linear = falls to 0 at stop.max_steps or stop.max_rounds, whichever comes first",

@@ -169,6 +169,10 @@ class NetworkSection(Section):
     activation: Literal["tanh", "relu"] | None = Field(
         None, description="activation of hidden units (mlp, combined); null = tanh"
     )
+    initialisation: Literal["orthogonal", "normc", "pytorch"] = Field(
+        "orthogonal",
+        description="initial weights; normc = those of RLlib's old API stack; pytorch = torch's own",
+    )
     initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
         1.0, description="initial standard deviation of continuous actions"
     )

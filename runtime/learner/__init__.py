@@ -29,6 +29,7 @@ class LearnerSpec:
         seed: Seeds the networks and all later draws.
         threads: CPU threads of the update.
         initial_std: σ of continuous actions before the first update.
+        initialisation: Kind of initial weights.
     """
 
     algorithm: AlgorithmSettings
@@ -37,6 +38,7 @@ class LearnerSpec:
     seed: int = 0
     threads: int = 1
     initial_std: float = 1.0
+    initialisation: str = "orthogonal"
 
 
 def make_learner(spec: LearnerSpec, *, device: str) -> Learner:

@@ -130,8 +130,10 @@ class ActorCritic(ABC, Generic[Settings]):
         self.distribution = make_distribution(spec.spaces)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.seed)
-            self.policy = PolicyNetwork(spec.spaces, spec.network, initial_std=spec.initial_std)
-            self.critic = ValueNetwork(spec.spaces, spec.network)
+            self.policy = PolicyNetwork(
+                spec.spaces, spec.network, spec.initialisation, initial_std=spec.initial_std
+            )
+            self.critic = ValueNetwork(spec.spaces, spec.network, spec.initialisation)
         self.policy.to(self.device)
         self.critic.to(self.device)
         self.moments = (
@@ -145,8 +147,10 @@ class ActorCritic(ABC, Generic[Settings]):
         self.policy_version = 0
         self.learning_rate = self.settings.learning_rate
         self.trained = {
-            "policy": make_trained(self.policy, learning_rate=self.learning_rate),
-            "critic": make_trained(self.critic, learning_rate=self.learning_rate),
+            name: make_trained(
+                network, learning_rate=self.learning_rate, epsilon=self.settings.adam_epsilon
+            )
+            for name, network in (("policy", self.policy), ("critic", self.critic))
         }
 
     # Implemented by each algorithm

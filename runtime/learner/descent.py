@@ -172,7 +172,7 @@ class Descent:
             with torch.no_grad():
                 trained.clip(self.norm_max)
                 # TorchScript, which is off here, takes only numbers.
-                adam_step(trained.optimizer.state, learning_rate)  # type: ignore[arg-type]
+                adam_step(trained.optimizer.state, learning_rate, trained.optimizer.epsilon)  # type: ignore[arg-type]
 
         recorded = graphed(step, self.device)
         for tensor, values in zip(kept, before, strict=True):

@@ -8,6 +8,7 @@ Paper: Nitro §8.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -25,6 +26,7 @@ class PolicyNetwork(nn.Module):
 
     Args:
         network: The text of a `lambda_actor.policy.Architecture`.
+        initialisation: A kind of initial weights; see `_initialise`.
         initial_std: σ of continuous actions before the first update.
     """
 
@@ -32,11 +34,13 @@ class PolicyNetwork(nn.Module):
         self,
         spaces: Spaces,
         network: str = "mlp",
+        initialisation: str = "orthogonal",
         *,
         initial_std: float = 1.0,
     ) -> None:
         super().__init__()
-        self.layers = _make_layers(network, spaces, spaces.output_size, output_gain=0.01)
+        self.layers = _make_layers(network, spaces, spaces.output_size)
+        _initialise(self.layers, initialisation, {"orthogonal": 0.01, "normc": 0.01})
         self.log_std = (
             None
             if spaces.is_discrete
@@ -68,9 +72,12 @@ class PolicyNetwork(nn.Module):
 class ValueNetwork(nn.Module):
     """Maps observations ``[N, …]`` to values, float32 ``[N]``. Has the policy's shape."""
 
-    def __init__(self, spaces: Spaces, network: str = "mlp") -> None:
+    def __init__(
+        self, spaces: Spaces, network: str = "mlp", initialisation: str = "orthogonal"
+    ) -> None:
         super().__init__()
-        self.layers = _make_layers(network, spaces, 1, output_gain=1.0)
+        self.layers = _make_layers(network, spaces, 1)
+        _initialise(self.layers, initialisation, {"orthogonal": 1.0, "normc": 0.01})
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return self.packed(self.layers(observations))
@@ -190,7 +197,7 @@ def _parametric(layers: nn.Module) -> list[nn.Linear | nn.Conv2d]:
     return [layer for layer in layers.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
 
 
-def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: float) -> nn.Module:
+def _make_layers(network: str, spaces: Spaces, outputs: int) -> nn.Module:
     architecture = Architecture.parse(network)
     layers: nn.Module
     if architecture.kind == "conv":
@@ -204,13 +211,34 @@ def _make_layers(network: str, spaces: Spaces, outputs: int, *, output_gain: flo
         layers = (TanhLayers if is_by_hand else nn.Sequential)(
             *pixels, *_dense_layers(spaces.observation_size, outputs, architecture)
         )
+    return layers
+
+
+def _initialise(layers: nn.Module, kind: str, output_gains: Mapping[str, float]) -> None:
+    """Draws the initial weights.
+
+    Args:
+        kind: ``orthogonal``, with gain √2; ``normc``, as in RLlib's old API stack: Gaussian, then each output's weights
+            are scaled to norm 1; or ``pytorch``, which leaves layers as torch makes them. The former two begin without
+            biases.
+        output_gains: Gain of the last layer, by kind.
+    """
+    if kind == "pytorch":
+        return
     parametric = _parametric(layers)
-    gains = [math.sqrt(2.0)] * (len(parametric) - 1) + [output_gain]
+    hidden_gain = {"orthogonal": math.sqrt(2.0), "normc": 1.0}[kind]
+    gains = [hidden_gain] * (len(parametric) - 1) + [output_gains[kind]]
     for layer, gain in zip(parametric, gains, strict=True):
-        nn.init.orthogonal_(layer.weight, gain)
+        if kind == "orthogonal":
+            nn.init.orthogonal_(layer.weight, gain)
+        else:
+            nn.init.normal_(layer.weight)
+            with torch.no_grad():
+                layer.weight *= gain / layer.weight.flatten(1).norm(dim=1).view(
+                    -1, *[1] * (layer.weight.ndim - 1)
+                )
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
-    return layers
 
 
 def _dense_layers(inputs: int, outputs: int, architecture: Architecture) -> list[nn.Module]:

@@ -50,7 +50,7 @@ class ImpactSettings(OffPolicySettings):
     """Settings of IMPACT."""
 
     learner: ClassVar[str] = "runtime.learner.impact:Impact"
-    learning_rate: Positive = Field(5e-4, description="Adam's step size, with ε = 1e-5")
+    learning_rate: Positive = Field(5e-4, description="Adam's step size")
     clip: Positive = Field(0.4, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(
         1.0,
@@ -74,7 +74,7 @@ class ImpalaSettings(OffPolicySettings):
     """Settings of IMPALA."""
 
     learner: ClassVar[str] = "runtime.learner.impala:Impala"
-    learning_rate: Positive = Field(6e-4, description="Adam's step size, with ε = 1e-5")
+    learning_rate: Positive = Field(6e-4, description="Adam's step size")
     value_coefficient: NonNegative = Field(
         0.5, description="weight of the value loss ½(V − target)²"
     )

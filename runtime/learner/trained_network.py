@@ -12,26 +12,25 @@ import torch
 from runtime.learner.fast import compiled
 from runtime.learner.networks import PolicyNetwork, ValueNetwork
 
-EPSILON = 1e-5
-"""Added to the root of the squares' mean, as in stable-baselines3's PPO; torch and RLlib add 1e-8."""
-
 
 class Adam:
     """Descends along a gradient that other code writes.
 
     Attributes:
         learning_rate: Learning rate of the next step.
+        epsilon: Added to the root of the squares' mean.
         moments: Running means by torch's names: ``exp_avg`` of the gradient and ``exp_avg_sq`` of its square.
         steps: Number of steps made, float32 ``[]``.
     """
 
     def __init__(
-        self, values: torch.Tensor, gradient: torch.Tensor, *, learning_rate: float
+        self, values: torch.Tensor, gradient: torch.Tensor, *, learning_rate: float, epsilon: float
     ) -> None:
         """Takes the values to move and the tensor that holds the gradient at each step; both float32 ``[P]``."""
         self._values = values
         self._gradient = gradient
         self.learning_rate = learning_rate
+        self.epsilon = epsilon
         self.moments = {name: torch.zeros_like(values) for name in ("exp_avg", "exp_avg_sq")}
         self.steps = torch.zeros((), device=values.device)
 
@@ -54,13 +53,11 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Makes one step along the current gradient."""
-        adam_step(self.state, self.learning_rate)
+        adam_step(self.state, self.learning_rate, self.epsilon)
 
 
 @compiled
-def adam_step(
-    state: list[list[torch.Tensor]], learning_rate: float, epsilon: float = EPSILON
-) -> None:
+def adam_step(state: list[list[torch.Tensor]], learning_rate: float, epsilon: float) -> None:
     """Makes one step.
 
     Args:
@@ -107,7 +104,9 @@ class TrainedNetwork:
 
     is_by_hand = False
 
-    def __init__(self, network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> None:
+    def __init__(
+        self, network: PolicyNetwork | ValueNetwork, *, learning_rate: float, epsilon: float
+    ) -> None:
         """Moves the parameters of a network into one tensor."""
         self.network = network
         parameters = list(network.parameters())
@@ -119,7 +118,9 @@ class TrainedNetwork:
             parameter.data = self.values[part].view(parameter.shape)
             parameter.grad = self.gradient[part].view(parameter.shape)
             first = part.stop
-        self.optimizer = Adam(self.values, self.gradient, learning_rate=learning_rate)
+        self.optimizer = Adam(
+            self.values, self.gradient, learning_rate=learning_rate, epsilon=epsilon
+        )
         self._outputs: list[torch.Tensor] = []
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:

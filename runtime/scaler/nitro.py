@@ -10,7 +10,6 @@ from runtime.experiment.section import Count, Field
 from runtime.records.state import State
 from runtime.scaler.interfaces import RoundView, Scaler, ScalingDecision
 
-
 _FIRST_ACTORS = 16
 _WIDENING = 0.01
 """Actors of the artifact's first round, and what it adds to both ends of the spectrum."""

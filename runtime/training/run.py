@@ -319,6 +319,7 @@ def _open_updater(run: Run) -> Updater:
         experiment.seed,
         section.threads,
         experiment.network.initial_std,
+        experiment.network.initialisation,
     )
     # A copy of a learner elsewhere needs no GPU.
     device = "cpu" if section.has_actors else device_of(section.device)

@@ -40,6 +40,29 @@ def test_networks_begin_orthogonal_and_a_new_policy_hardly_looks() -> None:
     assert float(ValueNetwork(VECTORS).layers[4].weight.norm()) == pytest.approx(1.0, rel=1e-5)
 
 
+@torch.no_grad()
+def test_normc_is_rllibs() -> None:
+    """Each output's weights have norm 1, or 0.01 in both last layers, and differ; there are no biases."""
+    for layers in (
+        PolicyNetwork(VECTORS, initialisation="normc").layers,
+        ValueNetwork(VECTORS, initialisation="normc").layers,
+        PolicyNetwork(ATARI, "conv", "normc").layers,
+    ):
+        parts = [layer for layer in layers.modules() if hasattr(layer, "weight")]
+        for layer, norm in zip(parts, [1.0] * (len(parts) - 1) + [0.01], strict=True):
+            norms = layer.weight.flatten(1).norm(dim=1)
+            torch.testing.assert_close(norms, torch.full_like(norms, norm))
+            assert not layer.bias.any()
+        assert parts[0].weight.std() > 0
+
+
+def test_torchs_own_initial_weights() -> None:
+    torch.manual_seed(4)
+    layers = PolicyNetwork(VECTORS, initialisation="pytorch").layers
+    torch.manual_seed(4)
+    assert torch.equal(layers[0].bias, torch.nn.Linear(3, 256).bias)
+
+
 def test_continuous_actions_begin_with_the_initial_deviation_in_every_process() -> None:
     spec = replace(learning.spec_of(), initial_std=0.5)
     for one in (spec, spec_of(spec_values(spec))):

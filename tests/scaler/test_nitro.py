@@ -91,10 +91,8 @@ def artifacts_counts(ratios: list[float]) -> list[int]:
         decay_factor = 0.96**round_id
         R = hessian_eigen_ratio * decay_factor
         history.append(R)
-        if len(history) > 1:
-            boost_score = (R - np.min(history)) / (np.max(history) - np.min(history))
-        else:
-            boost_score = 1.0
+        spread = np.max(history) - np.min(history)
+        boost_score = (R - np.min(history)) / spread if len(history) > 1 else 1.0
         fewest = int(np.clip(64 * decay_factor**round_id, 8, 64))
         counts.append(int(np.clip(64 * boost_score, fewest, 64)))
         history.append(hessian_eigen_ratio)

@@ -9,6 +9,7 @@ the bit.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import mujoco_warp as mjw

@@ -33,6 +33,7 @@ def regress(
     bias_gradients: list[torch.Tensor],
     adam_state: list[list[torch.Tensor]],
     learning_rate: float,
+    epsilon: float,
     norm_max: float | None,
     observations: torch.Tensor,
     targets: torch.Tensor,
@@ -48,6 +49,7 @@ def regress(
         bias_gradients: Overwritten; also views of it.
         adam_state: See `adam_step`.
         learning_rate: Learning rate of all steps.
+        epsilon: Adam's ε.
         norm_max: Gradients are clipped to this norm; None = no clipping.
         observations: ``[N, …]``.
         targets: ``[N]``.
@@ -69,7 +71,7 @@ def regress(
         backward(weights, entered, slopes.unsqueeze(-1), weight_gradients, bias_gradients)
         if norm_max is not None:
             clip_gradient(adam_state[1][0], norm_max)
-        adam_step(adam_state, learning_rate)
+        adam_step(adam_state, learning_rate, epsilon)
         losses.append(mean)
     return losses
 
@@ -80,10 +82,10 @@ class TrainedPerceptron(TrainedNetwork):
     is_by_hand = True
 
     def __init__(
-        self, network: PolicyNetwork | ValueNetwork, layers: TanhLayers, *, learning_rate: float
+        self, network: PolicyNetwork | ValueNetwork, layers: TanhLayers, **adam: float
     ) -> None:
         """As `TrainedNetwork`, given the network's ``layers``."""
-        super().__init__(network, learning_rate=learning_rate)
+        super().__init__(network, **adam)
         linear = layers.linear()
         self._weights = [layer.weight.detach() for layer in linear]
         self._biases = [layer.bias.detach() for layer in linear]
@@ -123,6 +125,7 @@ class TrainedPerceptron(TrainedNetwork):
             self._bias_gradients,
             self.optimizer.state,
             self.optimizer.learning_rate,
+            self.optimizer.epsilon,
             norm_max,
             observations,
             targets,
@@ -131,8 +134,12 @@ class TrainedPerceptron(TrainedNetwork):
         )
 
 
-def make_trained(network: PolicyNetwork | ValueNetwork, *, learning_rate: float) -> TrainedNetwork:
-    """Returns a trainable network: without autograd if its layers are known here, otherwise with it."""
+def make_trained(network: PolicyNetwork | ValueNetwork, **adam: float) -> TrainedNetwork:
+    """Returns a trainable network: without autograd if its layers are known here, otherwise with it.
+
+    Args:
+        adam: ``learning_rate`` and ``epsilon``.
+    """
     if isinstance(network.layers, TanhLayers):
-        return TrainedPerceptron(network, network.layers, learning_rate=learning_rate)
-    return TrainedNetwork(network, learning_rate=learning_rate)
+        return TrainedPerceptron(network, network.layers, **adam)
+    return TrainedNetwork(network, **adam)
