@@ -1,0 +1,88 @@
+"""Trains the arms of a study of papers/protocol.yaml: ``python -m papers.study STUDY --work WORK [--jobs 2]``.
+
+Continues where it ended. Trains seed by seed, so that the arms can be compared at any time, and writes
+papers/results/STUDY.json after each run: the study, and the columns of each run's rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from papers.trainings import Training, columns, is_finished, records, train_all
+from runtime.records.files import write_atomically
+
+PROTOCOL = Path(__file__).with_name("protocol.yaml")
+RESULTS = Path(__file__).with_name("results")
+SEEDS = range(10)
+SERIES = (
+    "actor_count",
+    "env_steps",
+    "episode_return_mean",
+    "episode_length_mean",
+    "episodes_finished",
+    "evaluation_return_mean",
+    "eigenvalue_min",
+    "eigenvalue_max",
+    "hessian_products",
+    "kl",
+    "explained_variance",
+    "gradient_steps",
+)
+"""Columns that figures need, and prices by counts."""
+
+
+def studies() -> Mapping[str, Any]:
+    """Returns the protocol's studies by name."""
+    found: Mapping[str, Any] = yaml.safe_load(PROTOCOL.read_text())["studies"]
+    return found
+
+
+def trainings(name: str, work: Path) -> list[Training]:
+    """Returns a study's trainings, seed by seed."""
+    study = studies()[name]
+    return [
+        Training(
+            study["file"],
+            arm,
+            seed,
+            {**study["settings"], **settings, "seed": seed},
+            work / name / arm / f"seed-{seed}",
+        )
+        for seed in SEEDS
+        for arm, settings in study["arms"].items()
+    ]
+
+
+def write(name: str, runs: list[Training]) -> None:
+    """Writes the finished runs."""
+    finished: dict[str, dict[int, Any]] = {}
+    commits: set[str] = set()
+    for run in runs:
+        if is_finished(run.directory):
+            _, rows, trained_by = records(run)
+            finished.setdefault(run.arm, {})[run.seed] = columns(rows, SERIES)
+            commits.update(trained_by)
+    content = {"study": studies()[name], "commits": sorted(commits), "runs": finished}
+    RESULTS.mkdir(exist_ok=True)
+    write_atomically(RESULTS / f"{name}.json", json.dumps(content).encode())
+
+
+def main() -> None:
+    """Trains a study."""
+    parser = argparse.ArgumentParser(prog="python -m papers.study")
+    parser.add_argument("study", choices=studies())
+    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    chosen = parser.parse_args()
+    runs = trainings(chosen.study, chosen.work.resolve())
+    train_all(runs, jobs=chosen.jobs, note=lambda: write(chosen.study, runs))
+
+
+if __name__ == "__main__":
+    main()
