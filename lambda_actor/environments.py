@@ -167,7 +167,8 @@ class ActorEnvironment:
         taken = self._actions.to_environment(action)
         if self._lean_step is not None:
             return self._lean_step(taken)
-        observation, reward, terminated, truncated, info = self.gymnasium_environment.step(taken)
+        results: Any = self.gymnasium_environment.step(taken)
+        observation, reward, terminated, truncated, info = results
         if not isinstance(reward, float):
             reward = self._one_number(reward)
         if not isinstance(terminated, bool):
