@@ -34,7 +34,7 @@ def test_size_and_limits_are_the_experiments(
         platform,
         {
             "ENVIRONMENT_ID": "Hopper-v5",
-            "ENVIRONMENT": '{"preprocessing": "auto", "truncate_at_fragment": true}',
+            "ENVIRONMENT": '{"preprocessing": "auto", "truncate_at_fragment": true, "rescale_actions": true}',
         },
     )
 
