@@ -248,7 +248,7 @@ def parts() -> Iterator[None]:
         write_atomically(directory / "report.html", b"a report")
         return ""
 
-    tried = SimpleNamespace(spaces=environment.spaces, warnings={})
+    tried = SimpleNamespace(spaces=environment.spaces, warnings={}, rescales_actions=False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "preflight", lambda *_, **__: (tried, fitted))
         patch.setattr(training, "EvaluationProcess", Evaluator)

@@ -196,4 +196,5 @@ def test_a_run_on_this_machine_is_for_another_command(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("seed: 3")
     error = aws.run(command, str(tmp_path / "run"), code=2)
-    assert flat(error).strip().endswith(f"see it with python -m runtime report {tmp_path / 'run'}")
+    assert "Ctrl-C stops a run here" in flat(error)
+    assert f"python -m runtime report {tmp_path / 'run'} shows it" in flat(error)

@@ -169,7 +169,7 @@ def test_both_images_fit_the_types(
         {
             "TORCH": torch,
             "ENVIRONMENT_ID": "Hopper-v5",
-            "ENVIRONMENT": '{"preprocessing": "auto", "truncate_at_fragment": true}',
+            "ENVIRONMENT": '{"preprocessing": "auto", "truncate_at_fragment": true, "rescale_actions": true}',
         },
     )
 
