@@ -187,7 +187,7 @@ class LocalFleet:
                         process.kill_for(Outcome.timed_out("", process.limit_s))
             if playing:
                 with suppress(FileNotFoundError):
-                    # When a run was killed, its lock says until when it ran; see `runtime.training.backends`.
+                    # When a run was killed, its lock says until when it ran; see `runtime.training.backends.this_machine`.
                     os.utime(lock)
 
     def _run(self, index: int) -> None:
@@ -238,7 +238,9 @@ class LocalFleet:
                 self._changed.wait_for(
                     lambda: process.unanswered or process.killed_for or self._closing.is_set()
                 )
-                if process.killed_for or self._closing.is_set() or process.exit_code is not None:
+                if process.killed_for or self._closing.is_set():
+                    return
+                if process.exit_code is not None:
                     # It ended while it was idle, and its successor serves these.
                     process.is_over = True
                     self._queue.extendleft(reversed(process.unanswered))

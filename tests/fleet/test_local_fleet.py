@@ -218,6 +218,20 @@ def test_what_starts_while_a_successor_begins_is_served_by_it(
     assert statuses(outcomes_of(player.fleet, ids)) == ["ok", "ok"]
 
 
+def test_one_given_up_before_its_process_has_read_it_is_not_played_by_the_successor(make):
+    player = make()
+    player.play("nothing")
+    interval_s = sys.getswitchinterval()
+    # The process's thread does not run between the two calls.
+    sys.setswitchinterval(PATIENCE_S)
+    try:
+        ids = player.start("nothing")
+        player.fleet.abandon(ids)
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert statuses(outcomes_of(player.fleet, ids)) == ["abandoned"]
+
+
 def test_given_up_ones_and_those_of_a_closed_fleet_are_killed_with_what_they_started(
     make, tmp_path: Path
 ):
