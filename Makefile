@@ -126,6 +126,7 @@ lock:
 
 docs: setup-dev
 	$(BIN)/python docs/make_experiment_file_md.py
+	$(BIN)/python docs/make_experiment_schema.py
 	$(BIN)/python docs/make_rounds_md.py
 	$(BIN)/python docs/make_notebooks.py
 	$(BIN)/python docs/make_execution_policy.py

@@ -217,8 +217,7 @@ def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None
         for path, statements in found.items()
         if not path.startswith(("runtime/learner/", "runtime/detector/", "runtime/gmi/"))
     }
-    assert elsewhere.keys() <= {"runtime/training/run.py"}
-    assert all(statement.is_lazy for statements in elsewhere.values() for statement in statements)
+    assert elsewhere == {}
 
 
 @pytest.mark.parametrize(

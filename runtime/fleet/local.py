@@ -187,7 +187,8 @@ class LocalFleet:
                         process.kill_for(Outcome.timed_out("", process.limit_s))
             if playing:
                 with suppress(FileNotFoundError):
-                    # When a run was killed, its lock says until when it ran; see `runtime.training.backends.this_machine`.
+                    # When a run was killed, its lock says until when it ran; see
+                    # `runtime.training.backends.this_machine`.
                     os.utime(lock)
 
     def _run(self, index: int) -> None:

@@ -47,9 +47,6 @@ PREFIXES = {
     "service-quotas": "servicequotas",
 }
 """Services with another name in IAM than in botocore."""
-ASKED_FOR_TOO = {"lambda:UpdateFunctionConfiguration": ("iam:PassRole",)}
-"""Dependent actions that the reference omits. Lambda Developer Guide, "Defining Lambda function permissions with an
-execution role": giving a function a role requires the right to pass that role."""
 NOT_ASKED_FOR = {
     (
         "cloudformation:DescribeStacks",
@@ -197,7 +194,6 @@ def actions_of(call: Call) -> Iterator[str]:
     prefix = PREFIXES.get(call.service, call.service)
     action = NAMED_OTHERWISE.get((call.service, call.operation), f"{prefix}:{call.operation}")
     yield action
-    yield from ASKED_FOR_TOO.get(action, ())
     if action == "cloudformation:DescribeStacks" and call.is_of_all:
         yield "cloudformation:ListStacks"
     yield from dependent_actions(action)
