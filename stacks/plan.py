@@ -208,7 +208,7 @@ class Plan:
     @property
     def waves(self) -> int:
         """How many deadlines a round may take because not all its actors run at once."""
-        return self.experiment.scaler.batches(self.concurrency)
+        return self.experiment.scaler.waves(self.concurrency)
 
     @property
     def start(self) -> Start:

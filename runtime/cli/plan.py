@@ -189,12 +189,13 @@ def _check_measurable(deployed: ResolvedExperiment) -> None:
 def _measured(options: argparse.Namespace) -> list[str]:
     """Searches for the fastest layout on this machine; returns its settings."""
     from runtime.cli.plan_measuring import make_profiler
-    from runtime.gmi.gmi_settings import INSTANCES_MAX
+    from runtime.gmi.gmi_settings import INSTANCES_MAX, GmiSettings
     from runtime.gmi.search import fastest, is_faster, layouts, search
     from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
-    settings: Any = base.learner
+    settings = base.learner
+    assert isinstance(settings, GmiSettings), f"{settings.kind} has no layout"
     if settings.layout != "holistic":
         raise ExperimentError(
             f"learner.layout = {settings.layout}: --measure compares layouts that learn the same; allowed: holistic"

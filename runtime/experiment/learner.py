@@ -66,6 +66,20 @@ class UpdaterSettings(Section):
         """Returns how many instances share a round of a resolved experiment; 0 if the learner is one process."""
         return 0
 
+    @property
+    def trainers(self) -> int:
+        """Returns the number of instances that train and do not play."""
+        return 0
+
+    def continued(self, experiment: Any, before: Any) -> Any:
+        """Returns an experiment with what its file leaves open taken from the run that it continues.
+
+        Args:
+            experiment: The experiment, whose learner this is.
+            before: Settings of that run.
+        """
+        return experiment
+
     def functions_fleet(self) -> FleetSettings | None:
         """Returns the settings of the fleet of its learner functions on this machine; None for processes."""
         return None

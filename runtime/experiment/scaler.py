@@ -44,8 +44,8 @@ class ScalerSettings(Section):
         """Returns the key that names a local file, which a deployment does not have; None if there is no such key."""
         return None
 
-    def batches(self, concurrency: int | None) -> int:
-        """Returns in how many batches a round's actors run with this concurrency; None if all run at once."""
+    def waves(self, concurrency: int | None) -> int:
+        """Returns in how many waves a round's actors run with this concurrency; None if all run at once."""
         return 1 if concurrency is None else math.ceil(self.most_actors / max(1, concurrency))
 
     @property

@@ -93,12 +93,7 @@ class GmiSettings(UpdaterSettings):
         }
 
     def continued(self, experiment: Any, before: Any) -> Any:
-        """Returns an experiment with the layout of the run that it continues, as far as its file leaves that open.
-
-        Args:
-            experiment: The experiment, whose learner this is.
-            before: Settings of that run.
-        """
+        """Returns an experiment with the layout of the run that it continues, as far as its file leaves that open."""
         if before.learner.kind != experiment.learner.kind:
             return experiment
         keys = {"instances", "environments"} - self.model_fields_set

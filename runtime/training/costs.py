@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from lambda_actor.spaces import Spaces
 from runtime.errors import BudgetError
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.fleet.settings import RaySettings
 from runtime.fleet.sizes import traffic_bytes_max
 from runtime.money.limits import PhaseSeconds, PhaseTimes
 from runtime.money.meter import Meter
@@ -45,7 +45,7 @@ def make_cost_model(
     Raises:
         ExperimentError: The instance type has no price.
     """
-    fleet: Any = experiment.fleet
+    fleet = experiment.fleet
     return CostModel(
         experiment,
         prices,
@@ -55,9 +55,9 @@ def make_cost_model(
             network=experiment.network.architecture,
         ),
         instance_type=instance_type,
-        waves=experiment.scaler.batches(concurrency),
+        waves=experiment.scaler.waves(concurrency),
         is_deployed=is_deployed,
-        nodes=(fleet.nodes or nodes) if fleet.kind == "ray" else 0,
+        nodes=(fleet.nodes or nodes) if isinstance(fleet, RaySettings) else 0,
     )
 
 
@@ -90,10 +90,10 @@ def expected_seconds(experiment: ResolvedExperiment) -> PhaseSeconds:
     step_s, fragment_steps = experiment.trial.step_s, experiment.actor.fragment_steps
     fragment_s = fragment_steps * step_s
     at_once = experiment.learner.instances_at_once or experiment.fleet.processes
-    batches = experiment.scaler.batches(at_once)
+    waves = experiment.scaler.waves(at_once)
     return PhaseSeconds(
         actor_s=fragment_s / vcpu_share(experiment.actor.memory_mib),
-        collect_s=experiment.trial.make_s + batches * fragment_s,
+        collect_s=experiment.trial.make_s + waves * fragment_s,
         sample_s=step_s,
         detect_s=experiment.detector.lanczos_steps * experiment.detector.subset_size * step_s,
         evaluate_s=2 * experiment.evaluation.episodes * _EPISODE_STEPS * step_s,

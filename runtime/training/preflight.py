@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
@@ -43,12 +42,16 @@ def preflight(
     experiment.scaler.make()
     environment = try_experiment(experiment)
     fitted = fit(experiment, environment)
-    at_once = (fitted.learner.instances_at_once or 1) * fitted.environment.batch
+    at_once = None
+    if fitted.learner.has_actors:
+        at_once = (fitted.learner.instances_at_once or 1) * fitted.environment.batch
+    elif fitted.fleet.kind == "local":
+        at_once = fitted.fleet.processes
     model = make_cost_model(
         fitted,
         environment.spaces,
         prices,
-        concurrency=at_once if fitted.learner.has_actors else None,
+        concurrency=at_once,
         is_deployed=is_billed,
     )
     needed_usd, limits = _smallest_round(fitted, model, is_billed=is_billed)
@@ -109,8 +112,7 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Resolv
     if fitted.learner.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.
-        settings: Any = fitted.learner
-        if environment.difference and not settings.trainers:
+        if environment.difference and not fitted.learner.trainers:
             raise ExperimentError(
                 f"learner.kind = {fitted.learner.kind}: an instance that replaces another one plays its episodes "
                 f"again, and {fitted.environment.id} is not deterministic: {environment.difference}; "

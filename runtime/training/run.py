@@ -102,9 +102,7 @@ def train(
         stored = stored_experiment(directory) if directory.holds_run else None
         facts = {}
         if stored is not None:
-            if fitted.learner.has_actors:
-                learner: Any = fitted.learner
-                fitted = learner.continued(fitted, stored)
+            fitted = fitted.learner.continued(fitted, stored)
             check_same_experiment(fitted, stored, directory)
         finished = finished_summary(fitted, directory.path) if resume else None
         if wandb is not None:

@@ -15,7 +15,7 @@ import pytest
 
 from lambda_actor.rollout import EPISODE_BYTES_MAX
 from lambda_actor.trial import TriedEnvironment
-from runtime.errors import EnvironmentNotHereError, ExperimentError
+from runtime.errors import BudgetTooSmallError, EnvironmentNotHereError, ExperimentError
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.training.preflight import preflight
@@ -293,6 +293,17 @@ def test_an_environment_that_fails_is_refused_with_its_reason_and_place(
 
 
 # Consequences for a run
+
+
+def test_a_budget_must_hold_all_waves_of_the_first_round(tmp_path: Path) -> None:
+    def needed_usd(processes: int) -> float:
+        path = write(tmp_path / "one.yaml", "CartPole-v1", processes=processes)
+        experiment = load_experiment(path, ["budget.usd=1e-6"]).resolved()
+        with pytest.raises(BudgetTooSmallError) as caught:
+            preflight(experiment)
+        return float(re.findall(r"worst case is ([\d.]+) USD", str(caught.value))[0])
+
+    assert needed_usd(1) > needed_usd(2) == needed_usd(4)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ _PLACES = ("qpos", "xpos", "subtree_com")
 _START_STREAM = 0x57A7
 _ANY = (-math.inf, math.inf)
 
-Outcome = tuple[torch.Tensor, torch.Tensor | bool]
+StepOutcome = tuple[torch.Tensor, torch.Tensor | bool]
 """Rewards ``[W]``, and whether the episode is over, bool ``[W]``; False in tasks that only end by time."""
 
 
@@ -56,7 +56,7 @@ class BatchedTask:
     """
 
     observe: Callable[[Any, Any], Sequence[torch.Tensor]]
-    outcome: Callable[[Any, Any, torch.Tensor], Outcome]
+    outcome: Callable[[Any, Any, torch.Tensor], StepOutcome]
     place: Callable[[Any, Any], torch.Tensor] = lambda d, _: d.qpos[:, 0]
 
 
@@ -197,7 +197,7 @@ class MujocoWorlds:
 # Parts of the tasks
 
 
-def _moving(*bounds: tuple[str, slice]) -> Callable[[Any, Any, torch.Tensor], Outcome]:
+def _moving(*bounds: tuple[str, slice]) -> Callable[[Any, Any, torch.Tensor], StepOutcome]:
     """Returns the outcome of tasks that reward speed.
 
     Args:
@@ -205,7 +205,7 @@ def _moving(*bounds: tuple[str, slice]) -> Callable[[Any, Any, torch.Tensor], Ou
             stay. Without any, nothing ends an episode.
     """
 
-    def outcome(d: Any, bare: Any, moved: torch.Tensor) -> Outcome:
+    def outcome(d: Any, bare: Any, moved: torch.Tensor) -> StepOutcome:
         rewards = bare._forward_reward_weight * (moved / bare.dt) - _control(d, bare)
         if hasattr(bare, "_contact_cost_weight"):
             costs = bare._contact_cost_weight * _forces(d, bare).square().sum((1, 2))
@@ -253,13 +253,13 @@ def _humanoid(d: Any, bare: Any) -> Sequence[torch.Tensor]:
     return d.qpos[:, 2:], d.qvel, *of_bodies
 
 
-def _standing_up(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+def _standing_up(d: Any, bare: Any, _: torch.Tensor) -> StepOutcome:
     impact = bare._impact_cost_weight * d.cfrc_ext.square().sum((1, 2))
     costs = impact.clamp(*bare._impact_cost_range)
     return d.qpos[:, 2] / bare.model.opt.timestep - _control(d, bare) - costs + 1.0, False
 
 
-def _balancing(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+def _balancing(d: Any, bare: Any, _: torch.Tensor) -> StepOutcome:
     is_over = d.qpos[:, 1].abs() > 0.2
     return 1.0 - is_over.float(), is_over
 
@@ -271,7 +271,7 @@ def _two_poles(d: Any, bare: Any) -> Sequence[torch.Tensor]:
     return d.qpos[:, :1], angles.sin(), angles.cos(), velocities, force
 
 
-def _balancing_two(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+def _balancing_two(d: Any, bare: Any, _: torch.Tensor) -> StepOutcome:
     x, height = d.site_xpos[:, 0, 0], d.site_xpos[:, 0, 2]
     is_over = height <= 1.0
     distance = 0.01 * x.square() + (height - 2.0).square()
@@ -284,7 +284,7 @@ def _reaching(d: Any, bare: Any) -> Sequence[torch.Tensor]:
     return angles.cos(), angles.sin(), d.qpos[:, 2:], d.qvel[:, :2], distance[:, :2]
 
 
-def _reached(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+def _reached(d: Any, bare: Any, _: torch.Tensor) -> StepOutcome:
     distance = _distance(d, bare, "fingertip", "target").norm(dim=1)
     control = bare._reward_control_weight * d.ctrl.square().sum(1)
     return -bare._reward_dist_weight * distance - control, False
@@ -295,7 +295,7 @@ def _pushing(d: Any, bare: Any) -> Sequence[torch.Tensor]:
     return d.qpos[:, :7], d.qvel[:, :7], *bodies
 
 
-def _pushed(d: Any, bare: Any, _: torch.Tensor) -> Outcome:
+def _pushed(d: Any, bare: Any, _: torch.Tensor) -> StepOutcome:
     near = bare._reward_near_weight * _distance(d, bare, "object", "tips_arm").norm(dim=1)
     distance = bare._reward_dist_weight * _distance(d, bare, "object", "goal").norm(dim=1)
     return -distance - near - bare._reward_control_weight * d.ctrl.square().sum(1), False
