@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from pathlib import Path
 
@@ -91,6 +92,20 @@ def test_a_game_is_shown_as_it_is_seen_by_people(tmp_path: Path) -> None:
     assert len({frame.tobytes() for frame in frames}) > 5
     assert np.ptp(frames[-1], axis=-1).max() > 100, "it is gray"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_video_for_which_the_disk_has_no_room_is_refused_and_leaves_no_file(
+    tmp_path: Path,
+) -> None:
+    """OpenCV itself reports nothing. Here no file may have more than a KiB."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, most))
+    try:
+        with pytest.raises(RunError, match=r"--video .*: \d+ of \d+ frames were written; is the disk full"):
+            filmed(tmp_path / "game.mp4", short_game(), 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_but_the_evaluation_resets_what_is_filmed_and_60_frames_a_second_suffice(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.stacks.iam.policies import Context, Request, Statement, is_allowed, read_statement
 
-READ = Statement("Read", "Allow", ("s3:GetObject",), ("arn:aws:s3:::b/run/*",))
+READ = Statement("Read", "Allow", ("s3:GetObject",), ("arn:aws:s3:::b/run/*.json",))
 
 
 def with_condition(operator: str, key: str, *values: str) -> Statement:
@@ -14,10 +14,11 @@ def with_condition(operator: str, key: str, *values: str) -> Statement:
 
 
 def test_an_allow_covers_its_actions_on_its_resources_and_a_deny_wins() -> None:
-    request = Request("s3:GetObject", "arn:aws:s3:::b/run/one")
+    request = Request("s3:GetObject", "arn:aws:s3:::b/run/one.json")
     assert is_allowed([READ], request)
     assert not is_allowed([READ], Request("s3:PutObject", request.resource))
-    assert not is_allowed([READ], Request("s3:GetObject", "arn:aws:s3:::b/other/one"))
+    for name in ("other/one.json", "run/one", "run/one.json.gz"):
+        assert not is_allowed([READ], Request("s3:GetObject", f"arn:aws:s3:::b/{name}")), name
     assert not is_allowed([], request)
     assert not is_allowed([READ, Statement("No", "Deny", ("s3:*",), ("*",))], request)
 
