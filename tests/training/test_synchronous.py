@@ -309,6 +309,8 @@ def test_the_ratio_is_that_of_the_acting_policy_on_the_last_rounds_samples():
     assert rig.column("convexity_ratio") == [None] + [
         1.0 + abs(float(samples.advantages.sum())) for _, samples in rig.detector.measured
     ]
+    assert rig.column("eigenvalue_max") == rig.column("convexity_ratio")
+    assert rig.column("eigenvalue_min") == [None, -1.0, -1.0, -1.0]
 
 
 def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first():
@@ -324,6 +326,8 @@ def test_a_boosts_episodes_survive_the_small_rounds_after_it_oldest_first():
     rig = Rig(noting, ratio=rising, stop={"max_rounds": 9})
     rig.loop.run()
     assert rig.column("actor_count") == [6, 6, 2, 2, 2, 2, 2, 2, 2]
+    assert rig.column("boosting_score") == pytest.approx([0.96, 0.96**2] + 7 * [0.0])
+    assert rig.column("decay_weight") == pytest.approx([0.96**number for number in range(1, 10)])
     assert 1 not in seen and seen[2] == {slot: (1, slot) for slot in range(6)}
     queue = [(2, slot) for slot in range(6)]
     for round_index in range(3, 10):
