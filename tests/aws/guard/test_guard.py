@@ -36,6 +36,7 @@ from runtime.aws.operations.stop import take_down
 from runtime.aws.stacks import find_stack
 from runtime.times import (
     LATE_S,
+    LEG_S,
     MISSING_S,
     STARTING_S,
     STOP_GRACE_S,
@@ -70,15 +71,17 @@ def assembly(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def synthesise(name: str) -> Path:
         if name not in made:
             path = tmp_path_factory.mktemp(name) / f"{name}.yaml"
-            kinds = (
-                {"cache__kind": "none", "learner": {"kind": "external"}}
-                if name == "pool"
-                else {
-                    "cache__kind": "redis",
-                    "learner__instance_types": ["g4dn.xlarge", "g5.xlarge"],
-                }
-            )
-            path.write_text(experiment_text(actor__provisioned=2, **kinds))
+            types = ["g4dn.xlarge", "g5.xlarge"]
+            warm = {"actor__provisioned": 2}
+            kinds: dict[str, Any] = {
+                "pool": {"cache__kind": "none", "learner": {"kind": "external"}, **warm},
+                "legs": {
+                    "cache__kind": "none",
+                    "learner__kind": "function",
+                    "budget__lifetime_hours": 2,
+                },
+            }.get(name, {"cache__kind": "redis", "learner__instance_types": types, **warm})
+            path.write_text(experiment_text(**kinds))
             made[name] = Path(
                 make_app({**SETTINGS, "run": RUN, "experiment": str(path)}).synth().directory
             )
@@ -776,6 +779,26 @@ def test_what_the_teardown_has_cost_is_in_the_ledger(account: Account) -> None:
     # The new deployment of the run starts with that sum, and is not taken down for an order that is done.
     assert account.tick(60)["Nitro-hopper"]["decision"] == ""
     assert account.tick(0)["Nitro-hopper"]["projected_usd"] >= entry.spent_usd
+
+
+def test_a_leg_that_is_stopped_counts_until_it_ends_itself(account: Account) -> None:
+    stack = account.deploy("legs")
+    covered_s = account.now_s
+    account.train(
+        "legs",
+        stack,
+        spent_usd=0.25,
+        reserved_usd=0.0,
+        covered_until_s=covered_s,
+        burn_usd_per_hour=0.6,
+    )
+    account.tick(0)
+    account.tick(LATE_S + 60)
+    entry = account.ledger.get(f"legs/{RUN}")
+    assert not entry.is_open
+    counted_s = account.now_s - covered_s + LEG_S
+    # To a minute: the tick itself takes some seconds.
+    assert entry.spent_usd == pytest.approx(0.25 + 0.6 * counted_s / 3600, abs=0.01)
 
 
 def test_what_somebody_else_has_deleted_is_closed_and_its_successor_left_alone(
