@@ -101,7 +101,9 @@ def test_a_video_for_which_the_disk_has_no_room_is_refused_and_leaves_no_file(
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, most))
     try:
-        with pytest.raises(RunError, match=r"--video .*: \d+ of \d+ frames were written; is the disk full"):
+        with pytest.raises(
+            RunError, match=r"--video .*: \d+ of \d+ frames were written; is the disk full"
+        ):
             filmed(tmp_path / "game.mp4", short_game(), 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
