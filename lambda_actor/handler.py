@@ -223,13 +223,16 @@ def _submit(
     status = messages.submit(
         event["invocation_id"], wire.encode(fragment.kind, trajectory_fields(event, fragment))
     )
-    return {
+    answer: Answer = {
         "invocation_id": event["invocation_id"],
         "status": status,
         "env_steps": event["fragment_steps"],
-        **({} if fragment.replayed_steps is None else {"replayed_steps": fragment.replayed_steps}),
-        **({"trajectory": messages.trajectory} if isinstance(messages, InlineMessages) else {}),
     }
+    if fragment.replayed_steps is not None:
+        answer["replayed_steps"] = fragment.replayed_steps
+    if isinstance(messages, InlineMessages):
+        answer["trajectory"] = messages.trajectory
+    return answer
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:

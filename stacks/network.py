@@ -89,7 +89,8 @@ class NetworkStack(Stack):
         for subnet, zone in zip(self.vpc.public_subnets, fit_zones, strict=False):
             made = subnet.node.default_child
             assert isinstance(made, ec2.CfnSubnet), "the CDK's own subnet"
-            made.availability_zone, made.availability_zone_id = None, zone
+            made.availability_zone = None
+            made.availability_zone_id = zone
         self.subnets = [subnet.subnet_id for subnet in self.vpc.public_subnets]
         acknowledge(
             self.vpc,

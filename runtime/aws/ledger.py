@@ -178,7 +178,8 @@ class Ledger:
             client: DynamoDB client.
             table: Its name.
         """
-        self._client, self._table = client, table
+        self._client = client
+        self._table = table
 
     def get(self, run: str) -> Entry | None:
         """Reads a run's item; None if there is none."""

@@ -44,7 +44,9 @@ class RunFiles:
             client: S3 client.
             prefix: Prefix of all keys; ends in ``/``.
         """
-        self._client, self._bucket, self.prefix = client, bucket, prefix
+        self._client = client
+        self._bucket = bucket
+        self.prefix = prefix
 
     @property
     def key(self) -> str:

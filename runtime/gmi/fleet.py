@@ -70,7 +70,9 @@ class InstancesFleet(InlineFleet):
         """
         super().__init__(fleet)
         self.worlds = worlds
-        self.places, self.reduction, self.processes = places, reduction, dict[int, int]()
+        self.places = places
+        self.reduction = reduction
+        self.processes = dict[int, int]()
         self._played: dict[str, Mapping[str, Any]] = {}
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:

@@ -80,7 +80,8 @@ class Meeting(Store):
     def __init__(self, path: str, timeout_s: float) -> None:
         """Opens the file, and makes it if there is none."""
         super().__init__()
-        self._file, self._timeout_s = FileStore(path, -1), timeout_s
+        self._file = FileStore(path, -1)
+        self._timeout_s = timeout_s
 
     def set(self, key: str, value: Any) -> None:
         """Sets a value."""
@@ -158,9 +159,14 @@ class InstanceGroup:
         Raises:
             RunError: A member does not join in time, or is gone.
         """
-        self.rank, self.size, self.reduce_s = rank, len(devices), 0.0
-        self._devices, self._path, self._timeout_s = tuple(devices), path, timeout_s
-        self._device, self._elements = device, elements
+        self.rank = rank
+        self.size = len(devices)
+        self.reduce_s = 0.0
+        self._devices = tuple(devices)
+        self._path = path
+        self._timeout_s = timeout_s
+        self._device = device
+        self._elements = elements
         self._torch_s = 0.0
         self._memories: list[HostMemory] = []
         # Nothing else refers to these, so that removing one closes its connections.

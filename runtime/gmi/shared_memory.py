@@ -59,7 +59,8 @@ class HostMemory:
             RuntimeError: A member does not come.
         """
         self.waited_s = 0.0
-        self._size, self._place = len(ranks), ranks.index(rank)
+        self._size = len(ranks)
+        self._place = ranks.index(rank)
         self._part_bytes = -(-max(elements, 1) * 4 // mmap.PAGESIZE) * mmap.PAGESIZE
         self._peers: list[socket.socket] = []
         size = self._part_bytes * (self._size + 1)

@@ -50,7 +50,8 @@ class Trainer:
             store: Store of the states.
             token: Prefix of the names of its objects.
         """
-        self._store, self._token = store, token
+        self._store = store
+        self._token = token
         self._learner: ActorCritic[Any] | None = None
         self._is_new = False
         self._group: InstanceGroup | None = None
@@ -187,7 +188,8 @@ class Trainer:
         learner, self._learner = self._learner or self._made(), None
         if learner.policy_version != version or self._is_new:
             learner.set_state(stored_state(self._store, self._token, version))
-        self._learner, self._is_new = learner, False
+        self._learner = learner
+        self._is_new = False
         return learner
 
     def _made(self) -> ActorCritic[Any]:

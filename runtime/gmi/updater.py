@@ -95,12 +95,14 @@ class InstancesUpdater(InvokingUpdater[_Together]):
             timeout_s: Maximum seconds of an update.
         """
         super().__init__(learner, remote)
-        self._device, self._timeout_s = device, timeout_s
+        self._device = device
+        self._timeout_s = timeout_s
         # Replace an instance that hangs while there is time to ask again.
         self._patience_s = timeout_s / (ATTEMPTS + 1)
         self._instances = instances
         # The last group of the processes, and its name.
-        self._generation, self._met = 0, list[tuple[int, int | None]]()
+        self._generation = 0
+        self._met = list[tuple[int, int | None]]()
         self._seen: dict[int, int] = {}
         # In the store, which a run empties when it begins, unless sockets' paths would be too long there.
         Path(remote.store).mkdir(parents=True, exist_ok=True)
@@ -192,7 +194,8 @@ class InstancesUpdater(InvokingUpdater[_Together]):
                 self._seen[one] = process
                 self._remote.events.append("instance_replaced", instance=one)
         if met != self._met:
-            self._generation, self._met = self._generation + 1, met
+            self._generation += 1
+            self._met = met
         devices = [fleet.places[one].device for one in shares]
         # The configured reduction suits the whole layout, and maybe not these instances alone.
         suitable = reductions(devices)

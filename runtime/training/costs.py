@@ -131,9 +131,12 @@ class RoundMoney:
         Args:
             concurrency: Actors that run at once; further ones are queued.
         """
-        self.meter, self.events, self.save = meter, events, save
+        self.meter = meter
+        self.events = events
+        self.save = save
         self.phases = make_phase_times(experiment, meter.limits, is_billed=meter.is_billed)
-        self._concurrency, self._actors_max = concurrency, experiment.scaler.most_actors
+        self._concurrency = concurrency
+        self._actors_max = experiment.scaler.most_actors
         self.limits = meter.limits
         self.deadline_s: float = experiment.fleet.round_deadline_s * self._waves(self._actors_max)
         if meter.is_billed:

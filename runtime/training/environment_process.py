@@ -49,7 +49,8 @@ class EnvironmentProcess:
             made: JSON values that the class takes, after the function that sends a message.
         """
         self.about = f"environment.id = {environment_id!r}: "
-        self._doing, self._last_output = MAKING, b""
+        self._doing = MAKING
+        self._last_output = b""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         self._output = open(reading, "rb", buffering=0)  # noqa: SIM115

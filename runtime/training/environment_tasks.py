@@ -27,7 +27,8 @@ class EnvironmentTasks:
 
     def __init__(self, say: Callable[[str, Any], None], *made: Any) -> None:
         """Takes the function that sends a message, and the arguments."""
-        self._made, self._say = made, say
+        self._made = made
+        self._say = say
         self._spare: list[_Reporting] = []
         self._evaluate: Evaluator | None = None
 
@@ -70,7 +71,9 @@ class _Reporting:
     steps_total = 0
 
     def __init__(self, environment: ActorEnvironment, say: Callable[[str, Any], None]) -> None:
-        self._environment, self._say, self._step = environment, say, 0
+        self._environment = environment
+        self._say = say
+        self._step = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._environment, name)

@@ -65,7 +65,9 @@ class Evaluator:
             is_stochastic: Sample the actions, as in training.
             episode_over: See above.
         """
-        self._environment, self._episodes, self._seed = environment, episodes, seed
+        self._environment = environment
+        self._episodes = episodes
+        self._seed = seed
         self._is_stochastic = is_stochastic
         self._episode_over = episode_over
 

@@ -47,7 +47,8 @@ class EvaluationProcess:
 
     def begin(self, weights: bytes, round_index: int) -> None:
         """Begins to evaluate a policy; only one evaluation runs at a time."""
-        self._weights, self._round_index = base64.b64encode(weights).decode(), round_index
+        self._weights = base64.b64encode(weights).decode()
+        self._round_index = round_index
         self._is_repeated = False
         self._start()
 

@@ -106,8 +106,10 @@ class Evaluations:
             every_rounds: Rounds between evaluations; 0 for none.
             has_whole_episodes: Whether training returns are comparable with an evaluation's.
         """
-        self._evaluator, self._progress = evaluator, progress
-        self._every_rounds, self._has_whole_episodes = every_rounds, has_whole_episodes
+        self._evaluator = evaluator
+        self._progress = progress
+        self._every_rounds = every_rounds
+        self._has_whole_episodes = has_whole_episodes
         self._lag = max(1, every_rounds // _LAG_SHARE)
         self._pending: _Pending | None = None
         self._first_return: float | None = None
@@ -214,7 +216,8 @@ class Evaluations:
     def set_state(self, state: State) -> None:
         """Restores a state; `begin_again` restarts its evaluation."""
         values = state.values
-        self._pending, self.best = None, None
+        self._pending = None
+        self.best = None
         if values["round_index"] is not None:
             self._pending = _Pending(values["round_index"], state.arrays["weights"].tobytes())
         self._first_return = values["first_return"]

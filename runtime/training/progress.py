@@ -65,7 +65,8 @@ class Progress:
 
     def evaluated(self, return_mean: float, *, policy_round: int, decided_round: int) -> None:
         """Records an evaluation."""
-        self.evaluation_return_mean, self.evaluation_round = return_mean, policy_round
+        self.evaluation_return_mean = return_mean
+        self.evaluation_round = policy_round
         self.decided_round = decided_round
 
     def is_target_reached(self, return_mean: float | None) -> bool:

@@ -95,7 +95,9 @@ class Coordinator(Construct):
         actor: ActorFunction,
     ) -> None:
         super().__init__(scope, construct_id)
-        self._plan, self._results, self._guard = plan, results, guard
+        self._plan = plan
+        self._results = results
+        self._guard = guard
         files = upload_files(self, plan)
         self._image = build_image(self, plan)
         self.log_group = make_log_group(self)

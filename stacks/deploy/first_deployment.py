@@ -61,7 +61,8 @@ class DeploymentReport(io.TextIOBase):
 
     def __init__(self) -> None:
         self.text = ""
-        self._terminal, self._began_s = sys.stdout, time.time()
+        self._terminal = sys.stdout
+        self._began_s = time.time()
 
     def write(self, text: str) -> int:
         """Adds text. Only the terminal shows secrets."""

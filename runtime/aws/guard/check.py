@@ -84,8 +84,13 @@ class Check:
             pause_s: Seconds between two checks.
             sleep: Waits for a number of seconds.
         """
-        self._client, self._look, self._last_tick_s, self._now = client, look, last_tick_s, now
-        self._wait_s, self._pause_s, self._sleep = wait_s, pause_s, sleep
+        self._client = client
+        self._look = look
+        self._last_tick_s = last_tick_s
+        self._now = now
+        self._wait_s = wait_s
+        self._pause_s = pause_s
+        self._sleep = sleep
 
     def answer(self, event: Mapping[str, Any]) -> None:
         """Answers a request from CloudFormation."""

@@ -71,7 +71,10 @@ class Teardown:
             tell: Sends people a message: a subject and a text.
             now: Returns seconds since 1970.
         """
-        self._client, self._ledger, self._tell, self._now = client, ledger, tell, now
+        self._client = client
+        self._ledger = ledger
+        self._tell = tell
+        self._now = now
 
     def order(self, deployed: GuardedStack, reason: str) -> Entry:
         """Orders the teardown. The guard then completes it even if the caller ends.

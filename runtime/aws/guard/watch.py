@@ -80,8 +80,13 @@ class Guard:
             tick_s: Seconds for which a tick checks waiting teardowns again.
             pause_s: Seconds between two checks.
         """
-        self._client, self._ledger, self._now = client, ledger, now
-        self._clock, self._sleep, self._tick_s, self._pause_s = clock, sleep, tick_s, pause_s
+        self._client = client
+        self._ledger = ledger
+        self._now = now
+        self._clock = clock
+        self._sleep = sleep
+        self._tick_s = tick_s
+        self._pause_s = pause_s
         self.teardown = Teardown(client, ledger, tell, now)
 
     def tick(self, *, is_rehearsed: bool = False, asking: str = "") -> dict[str, Any]:

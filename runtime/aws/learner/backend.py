@@ -83,9 +83,11 @@ class AwsBackend:
                 f"{prices.region}"
             )
         self._client = clients(session)
-        self.prices, self._deployment = prices, deployment
+        self.prices = prices
+        self._deployment = deployment
         self._now = now or steady_clock()
-        self._announce, self._ends_by_s = announce, ends_by_s
+        self._announce = announce
+        self._ends_by_s = ends_by_s
         self.rounds_begun = 0
         self._ledger = Ledger(self._client("dynamodb"), deployment.ledger_table)
         self.heartbeat = Heartbeat(self._ledger, deployment, now=self._now, ended=_end_this_process)

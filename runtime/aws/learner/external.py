@@ -148,8 +148,10 @@ class PoolBackend:
             AccountError: The role cannot be assumed, or the deployment's files cannot be read.
             ExperimentError: Another experiment was deployed.
         """
-        self._found, self._deployment = found, found.deployment
-        self._client, self._now = clients(found.session), now or steady_clock()
+        self._found = found
+        self._deployment = found.deployment
+        self._client = clients(found.session)
+        self._now = now or steady_clock()
         with TemporaryDirectory() as folder:
             store = self._client("s3")
             path = ask(lambda: fetch_files(store, self._deployment.files, Path(folder)))

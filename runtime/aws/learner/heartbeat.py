@@ -51,7 +51,10 @@ class Heartbeat:
             now: Seconds since 1970.
             ended: Called once, from the thread, when the deployment is to be taken down.
         """
-        self._ledger, self._deployment, self._now, self._ended = ledger, deployment, now, ended
+        self._ledger = ledger
+        self._deployment = deployment
+        self._now = now
+        self._ended = ended
         self._writer = uuid.uuid4().hex
         self._lock = threading.Lock()
         self._values: dict[str, str | float] = {}

@@ -13,5 +13,6 @@ def log_to_standard_output() -> None:
     """Sends the learner's log to standard output, which the service's journal keeps."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    LOG.handlers, LOG.propagate = [handler], False
+    LOG.handlers = [handler]
+    LOG.propagate = False
     LOG.setLevel(logging.INFO)

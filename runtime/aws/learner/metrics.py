@@ -48,7 +48,9 @@ class Metrics:
             report: Called with the reason, the first time that metrics are lost.
             clock: Monotonic seconds.
         """
-        self._client, self._report, self._clock = client, report, clock
+        self._client = client
+        self._report = report
+        self._clock = clock
         self._dimensions = [
             {"Name": "Experiment", "Value": deployment.experiment},
             {"Name": "Run", "Value": deployment.run},
@@ -75,7 +77,8 @@ class Metrics:
             {"MetricName": name, "Dimensions": self._dimensions, "Values": values}
             for name, values in self._values.items()
         ]
-        self._values, self._sent_at_s = {}, self._clock()
+        self._values = {}
+        self._sent_at_s = self._clock()
         try:
             self._client.put_metric_data(Namespace=METRIC_NAMESPACE, MetricData=data)
         except AWS_ERRORS as error:

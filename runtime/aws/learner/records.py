@@ -43,9 +43,13 @@ class LedgerRecords(RecordsElsewhere):
             budget_usd: Most that it may spend, teardown included.
             due_s: Returns when the next change of the ledger is due, seconds since 1970.
         """
-        self._heartbeat, self._meter = heartbeat, meter
-        self._taken_over_usd, self._budget_usd, self._due_s = entry.promised_usd, budget_usd, due_s
-        self._written_usd, self._text = 0.0, ""
+        self._heartbeat = heartbeat
+        self._meter = meter
+        self._taken_over_usd = entry.promised_usd
+        self._budget_usd = budget_usd
+        self._due_s = due_s
+        self._written_usd = 0.0
+        self._text = ""
 
     def spent_usd(self) -> float:
         """Returns what was spent and reserved when the run was taken over."""
@@ -66,7 +70,8 @@ class LedgerRecords(RecordsElsewhere):
         promised_usd = meter.spent_usd + meter.reserved_usd
         is_new = promised_usd > self._written_usd
         if is_new or not meter.reserved_usd:
-            self._written_usd, self._text = promised_usd, ledger.decode()
+            self._written_usd = promised_usd
+            self._text = ledger.decode()
         if is_new:
             meter.wrote_ledger()
         self._heartbeat.promise(
@@ -115,7 +120,9 @@ class AwsRecords(LedgerRecords):
             return BETWEEN_ROUNDS_S + max(meter.covered_until_s, now() + 2 * actor_s)
 
         super().__init__(entry, heartbeat, meter, budget_usd=experiment.budget.usd, due_s=due_s)
-        self._announce, self._results, self._metrics = announce, results, metrics
+        self._announce = announce
+        self._results = results
+        self._metrics = metrics
         self._events = events
         self._is_announced = False
 

@@ -35,7 +35,9 @@ class ResultsBucket:
             clock: Monotonic seconds.
         """
         self._files = files
-        self._directory, self._check_owner, self._clock = directory, check_owner, clock
+        self._directory = directory
+        self._check_owner = check_owner
+        self._clock = clock
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._uploaded_at_s = -UPLOAD_INTERVAL_S
 

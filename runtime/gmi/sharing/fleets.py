@@ -38,7 +38,9 @@ class ServingFleet(InstancesFleet):
             token: Prefix of their names.
         """
         super().__init__(fleet, places, reduction="")
-        self._migrator, self._store, self._token = migrator, store, token
+        self._migrator = migrator
+        self._store = store
+        self._token = token
         self.memory = migrator.memory
 
     def publish_weights(self, policy_version: int, weights: bytes) -> None:
@@ -92,7 +94,9 @@ class TrainingFleet(InstancesFleet):
             reduction: ``learner.reduction``.
         """
         super().__init__(fleet, places, reduction=reduction)
-        self._serving, self._migrator, self.memory = serving, migrator, migrator.memory
+        self._serving = serving
+        self._migrator = migrator
+        self.memory = migrator.memory
 
     def shares(self, slots: Sequence[int], steps: Sequence[int]) -> dict[int, list[int]]:
         """Returns which trajectories of a batch each instance trains on; see `routes`."""

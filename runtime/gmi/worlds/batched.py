@@ -93,7 +93,9 @@ class Worlds:
         Raises:
             UnusableEnvironmentError: It lacks something of the interface, or its observations are unusable.
         """
-        self._environment, self._name, self._device = environment, name, device
+        self._environment = environment
+        self._name = name
+        self._device = device
         lacking = [
             key
             for key in ("num_envs", "num_actions", "get_observations", "step")
@@ -103,7 +105,8 @@ class Worlds:
             self._refuse(f"it has no {', '.join(lacking)}, as rsl-rl's VecEnv does")
         if environment.num_envs != count:
             self._refuse(f"num_envs is {environment.num_envs}; allowed: the {count} asked for")
-        self.count, self.action_size = count, int(environment.num_actions)
+        self.count = count
+        self.action_size = int(environment.num_actions)
         self.can_save = hasattr(environment, "state") and hasattr(environment, "set_state")
         limit = getattr(environment, "max_episode_length", None)
         self.steps_max = int(limit) if isinstance(limit, int | float) else None

@@ -84,11 +84,13 @@ class MujocoWorlds:
         self._task = TASKS[environment.environment_id]
         bare: Any = environment.gymnasium_environment.unwrapped
         self._bare = bare
-        self.num_envs, self.device = count, device
+        self.num_envs = count
+        self.device = device
         self.num_actions = environment.spaces.action_size
         self.max_episode_length = environment.episode_steps_max or 2**31 - 1
         self.episode_length_buf = torch.zeros(count, dtype=torch.int64, device=device)
-        self._physics, self._arrays = physics, physics.arrays
+        self._physics = physics
+        self._arrays = physics.arrays
         self._low, self._high = (
             torch.from_numpy(bound).to(device)
             for bound in (bare.action_space.low, bare.action_space.high)

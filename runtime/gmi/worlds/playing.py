@@ -34,7 +34,9 @@ class WorldsTasks:
         self, say: Callable[[str, Any], None], made: Mapping[str, Any], device: str
     ) -> None:
         """Takes the function that sends a message, and two arguments of `make_worlds`."""
-        self._say, self._made, self._device = say, made, device
+        self._say = say
+        self._made = made
+        self._device = device
         self._evaluate: WorldsEvaluator | None = None
 
     def play(self) -> dict[str, Any]:
@@ -113,8 +115,11 @@ class WorldsEvaluator:
             is_stochastic: Sample the actions, as in training.
         """
         self._worlds = make_worlds(made, episodes, device, seed)
-        self._first, self._is_new = self._worlds.state(), True
-        self._seed, self._device, self._is_stochastic = seed, device, is_stochastic
+        self._first = self._worlds.state()
+        self._is_new = True
+        self._seed = seed
+        self._device = device
+        self._is_stochastic = is_stochastic
 
     def __call__(self, weights: bytes, *, fresh: int | None) -> tuple[list[float], list[int]]:
         """Plays the episodes; returns their returns and lengths.

@@ -42,8 +42,12 @@ class Sampler:
             worlds: The worlds.
             steps: ``T``, steps of a round.
         """
-        self.worlds, self.round_index, self.play_s = worlds, 0, 0.0
-        self._steps, count, device = steps, worlds.count, worlds.now.rewards.device
+        self.worlds = worlds
+        self.round_index = 0
+        self.play_s = 0.0
+        self._steps = steps
+        count = worlds.count
+        device = worlds.now.rewards.device
 
         def kept(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.zeros((steps, count, *shape), dtype=dtype, device=device)
@@ -103,7 +107,8 @@ class Sampler:
                 self.worlds.step(self._actions)
                 self._keep()
             self._batch = self._finished(learner.policy_version)
-        self.round_index, self.play_s = round_index, time.monotonic() - began_s
+        self.round_index = round_index
+        self.play_s = time.monotonic() - began_s
         return self._batch
 
     def get_state(self) -> dict[str, np.ndarray]:
