@@ -68,6 +68,7 @@ DERIVED_KEYS = frozenset(
         "dynamodb:ReturnValues",
         "dynamodb:Select",
         "iam:AWSServiceName",
+        "iam:PassedToService",
         "lambda:SourceFunctionArn",
         "s3:delimiter",
         "s3:max-keys",
@@ -107,6 +108,11 @@ _SINGLE_ITEM = {"GetItem", "UpdateItem", "DeleteItem"}
 _WORDS = {"SET", "REMOVE", "ADD", "DELETE", "AND", "OR", "NOT", "BETWEEN", "IN"}
 _HEAD_OF_A_PATH = re.compile(r"(?<![\w.:#])(#?[A-Za-z_]\w*)(?![\w]*\s*\()")
 _LISTS = ("Describe", "List", "Get", "Head", "Filter", "Scan")
+_PASSED_BY = {
+    "lambda": "lambda.amazonaws.com",
+    "cloudformation": "cloudformation.amazonaws.com",
+    "stepfunctions": "states.amazonaws.com",
+}
 
 
 class UnderivableError(Exception):
@@ -145,6 +151,9 @@ def requests_of(
     )
     asked = []
     for number, action in enumerate(actions_of(call)):
+        if action == "iam:PassRole":
+            asked += _passed(service, parameters)
+            continue
         is_own = number == 0 or action.partition(":")[0] == service
         for resource in _resources(action, parameters, where) if is_own else ["*"]:
             context = {
@@ -243,6 +252,15 @@ def _functions(action: str, parameters: Values, where: Mapping[str, str]) -> Ite
         yield arn
     if qualifier:
         yield f"{arn}:{qualifier}"
+
+
+def _passed(service: str, parameters: Values) -> list[Request]:
+    """Returns the right to pass a role, if the call names one."""
+    roles = [parameters[name] for name in ("Role", "RoleARN", "roleArn") if name in parameters]
+    return [
+        Request("iam:PassRole", role, {"iam:PassedToService": (_PASSED_BY[service],)})
+        for role in roles
+    ]
 
 
 # Condition keys of a request

@@ -82,6 +82,15 @@ def test_attributes_are_those_of_key_update_condition_and_projection_and_not_tho
             [("lambda:DeleteFunction", FUNCTION), ("lambda:DeleteFunction", f"{FUNCTION}:1")],
         ),
         (
+            "lambda",
+            "CreateFunction",
+            {"FunctionName": "f", "Role": "arn:aws:iam::1:role/r"},
+            [
+                ("lambda:CreateFunction", FUNCTION),
+                ("iam:PassRole", "arn:aws:iam::1:role/r"),
+            ],
+        ),
+        (
             "cloudformation",
             "DescribeStacks",
             {},
@@ -130,7 +139,7 @@ def test_actions_and_resources(
     ] == wanted
 
 
-def test_conditions_see_prefixes_namespaces_and_tags() -> None:
+def test_conditions_see_prefixes_namespaces_tags_and_whom_a_role_is_passed_to() -> None:
     assert only("s3", "ListObjectsV2", Bucket="b", Prefix="run/", MaxKeys=5).context == {
         "s3:prefix": ("run/",),
         "s3:max-keys": ("5",),
@@ -150,6 +159,8 @@ def test_conditions_see_prefixes_namespaces_and_tags() -> None:
         "ec2", "TerminateInstances", {"InstanceIds": ["i-1"]}, tags=lambda arn: {"mine": arn[-3:]}
     )
     assert ended.context == {"aws:ResourceTag/mine": ("i-1",)}
+    _, passed = requests_of("lambda", "CreateFunction", {"FunctionName": "f", "Role": "r"})
+    assert passed.context == {"iam:PassedToService": ("lambda.amazonaws.com",)}
 
 
 @pytest.mark.parametrize(
