@@ -93,6 +93,11 @@ def test_what_describe_still_finds_is_a_problem(client: Any) -> None:
         AvailabilityZone=f"{REGION}a",
         TagSpecifications=[{"ResourceType": "volume", "Tags": tags}],
     )
-    (problem,) = find_problems(client, KEPT)
+    template = '{"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}'
+    made = client("cloudformation").create_stack(
+        StackName="Nitro-first-deployment", TemplateBody=template
+    )
+    (problem,) = find_problems(client, replace(KEPT, stack=made["StackId"]))
+    assert problem.startswith("left: stack CREATE_COMPLETE, ")
     assert instance["InstanceId"] in problem
     assert volume["VolumeId"] in problem
