@@ -478,6 +478,16 @@ def test_only_rounds_with_a_row_and_a_checkpoint_count(
     assert ("checkpoints/round_000099.json" in found) is False
 
 
+def test_checkpoints_of_which_none_has_a_row_stay_since_rows_are_missing(
+    aws: Aws, tmp_path: Path
+) -> None:
+    name = "checkpoints/round_000099.json"
+    aws.s3.put_object(Bucket=BUCKET, Key=PREFIX + name, Body=b"{}\n")
+    learner = Learner(Wire(aws), tmp_path / "run")
+    learner.bucket.download("{}")
+    assert name in contents(learner.path)
+
+
 def test_a_run_whose_summary_is_there_is_there_as_a_whole(aws: Aws, tmp_path: Path) -> None:
     """A learner that finds the summary treats the run as ended and uploads nothing more."""
     wire = Wire(aws)
