@@ -60,7 +60,7 @@ class TriedEnvironment:
     episode_steps_max: int | None
     cannot_save_reason: str
     plain_because: str
-    rescales_actions: bool = False
+    rescales_actions: bool
     replay: str = ""
     state_problem: str = ""
     difference: str = ""

@@ -124,6 +124,13 @@ class EnvironmentSection(Section):
         "seed and kwargs. Both need learner.kind = gmi, and actors are worlds of the batch",
     )
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _batches_take_actions_as_they_are(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("backend") == "torch":
+            return {"rescale_actions": False, **data}
+        return data
+
     @property
     def has_worlds(self) -> bool:
         """Whether its environments are worlds of one batch on the learner's device."""
@@ -520,11 +527,13 @@ def _not_in_worlds(experiment: Experiment) -> Iterator[str]:
                 "environment.backend = gymnasium"
             )
     for key in (
-        ("kwargs", "wrappers") if is_warp else ("wrappers", "max_episode_steps", "frame_stack")
+        ("kwargs", "wrappers")
+        if is_warp
+        else ("wrappers", "max_episode_steps", "frame_stack", "rescale_actions")
     ):
         if value := getattr(section, key):
             yield (
-                f"environment.{key} = {value} is not possible with {backend}; allowed: none, or "
+                f"environment.{key} = {value} is not possible with {backend}; leave it out, or set "
                 "environment.backend = gymnasium"
             )
     if not is_warp and not is_import_path(section.id):

@@ -125,6 +125,7 @@ def _try_batched(environment_id: str, start: Callable[[], EnvironmentProcess]) -
         known["steps_max"],
         cannot_save_reason="",
         plain_because="",
+        rescales_actions=False,
         step_s=known["step_s"],
         make_s=time.monotonic() - began_s,
     )

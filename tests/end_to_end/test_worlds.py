@@ -118,6 +118,7 @@ def test_the_example_learns_and_its_end_counts_worlds(tmp_path: Path) -> None:
     # The first whole episodes end in the fourth round.
     assert rows[3]["episode_return_mean"] < 85.0 < rows[-1]["episode_return_mean"]
     assert summary(tmp_path / "run")["worlds"] == 512
+    assert "rescale_actions: false" in (tmp_path / "run" / "config.yaml").read_text()
     refused = run_command("evaluate", str(tmp_path / "run"))
     assert refused.returncode == 2
     assert "batched environment, 'thermostats:Thermostats'" in refused.stderr
@@ -198,6 +199,10 @@ def test_a_trial_refuses_an_unusable_environment(what: str, says: str) -> None:
         (
             {"environment__id": "broken_rooms:Bare"},
             "it has no get_observations, step, as rsl-rl's VecEnv",
+        ),
+        (
+            {"environment__rescale_actions": True},
+            "environment.rescale_actions = True is not possible with environment.backend = torch; leave it out",
         ),
         (
             {"algorithm__kind": "impact"},

@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 
 from lambda_actor import trial
-from lambda_actor.environments import ActorEnvironment
+from lambda_actor.environments import ActorEnvironment, make_environment
 from tests.environments import Counter
 
 
@@ -36,3 +36,10 @@ def test_of_a_slow_environment_little_is_played(monkeypatch: pytest.MonkeyPatch)
     played = trial.play(made(), made, steps=150)
     assert played["steps"] == 24 and played["episode"]
     assert len(taken) <= 3 * 24
+
+
+def test_facts_are_the_attributes_of_the_environment() -> None:
+    facts = trial.facts(make_environment("Pendulum-v1", options={"rescale_actions": True}))
+    assert facts["environment_id"] == "Pendulum-v1"
+    assert facts["episode_steps_max"] == 200
+    assert facts["rescales_actions"]
