@@ -24,6 +24,7 @@ On one machine, actors are processes of the same user, and the server has no use
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -52,6 +53,8 @@ They may also write the stop key. Without the run's stop word that has no effect
 """
 
 _SOCKET_TIMEOUT_S = 6.0
+_SILENCE_S = 10.0
+"""For this long after a time-out nothing is asked."""
 _READ_BYTES = 2**18
 """Bytes per read. Weights for pixels have four million bytes, which the default splits into sixty pieces."""
 _STOP_WORD_BYTES_MAX = 64
@@ -112,7 +115,6 @@ class TrajectoryCache:
                 socket_connect_timeout=5,
                 socket_read_size=_READ_BYTES,
                 socket_timeout=_SOCKET_TIMEOUT_S,
-                health_check_interval=30,
                 # Otherwise the client sends its name, which Redis 7.0 does not understand.
                 driver_info=None,
                 **options,
@@ -120,6 +122,7 @@ class TrajectoryCache:
         except ValueError:
             raise CacheUnavailableError(_not_a_url(url)) from None
         self._url = redacted(url)
+        self._silent_until_s = 0.0
 
     # Methods for actors
 
@@ -247,6 +250,9 @@ class TrajectoryCache:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
+        # A hung server costs half a minute a command, and a run that ends has one for each actor in flight.
+        if time.monotonic() < self._silent_until_s:
+            raise CacheUnavailableError(f"the server at {self._url} has just not answered")
         try:
             yield
         except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
@@ -255,6 +261,8 @@ class TrajectoryCache:
                 "variables CACHE_USERNAME and CACHE_PASSWORD"
             ) from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
+            if isinstance(error, redis.TimeoutError):
+                self._silent_until_s = time.monotonic() + _SILENCE_S
             raise CacheUnavailableError(
                 f"the server at {self._url} does not answer: {error}"
             ) from error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
 
 from lambda_actor.cache import TrajectoryCache, stop_digest
-from lambda_actor.errors import CacheError, CacheMissError
+from lambda_actor.errors import CacheError, CacheMissError, CacheUnavailableError
 from lambda_actor.inline import ACCEPTED, LATE
 from tests.conftest import USERNAME, AuthServer, TcpServer, free_port, wait_until
 
@@ -134,3 +136,20 @@ def test_all_commands_stay_within_one_slot_of_a_cluster(tmp_path: Path) -> None:
     cache.close()
     client.close()
     server.stop()
+
+
+def test_a_server_that_hangs_is_not_asked_for_each_actor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections and answers nothing, like a stopped process."""
+    now_s = [100.0]
+    monkeypatch.setattr("lambda_actor.cache.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"redis://127.0.0.1:{server.getsockname()[1]}?socket_timeout=0.1"
+        cache = TrajectoryCache(url, "run-1", connect_attempts=1)
+        with pytest.raises(CacheUnavailableError, match="does not answer: Timeout"):
+            cache.take("a")
+        with pytest.raises(CacheUnavailableError, match="has just not answered"):
+            cache.take("b")
+        now_s[0] += 11.0
+        with pytest.raises(CacheUnavailableError, match="does not answer: Timeout"):
+            cache.take("c")
+        cache.close()
