@@ -83,6 +83,10 @@ class _Reporting:
         self._say("doing", f"in reset(seed={seed})")
         return self._environment.reset(seed)
 
+    def close(self) -> None:
+        self._say("doing", "in close()")
+        self._environment.close()
+
     def step(self, action: np.ndarray | int) -> tuple[np.ndarray, float, bool, bool]:
         self._step += 1
         _Reporting.steps_total += 1

@@ -21,6 +21,11 @@ from runtime.learner.graphs import graphed
 from runtime.learner.interfaces import Batch
 
 _NOISE_STREAM = 0x301D
+_FLOATS = {
+    "observations": "an observation",
+    "followers": "a next observation",
+    "rewards": "a reward",
+}
 _COUNTED = ("returns", "lengths", "first_versions")
 """What is counted of each episode."""
 
@@ -202,10 +207,14 @@ class Sampler:
         kept = self._kept
         ended = kept["terminated"] | kept["timed_out"]
         self.episodes = {name: kept[name][ended].cpu().numpy() for name in _COUNTED}
-        floats = [kept[name] for name in ("observations", "followers", "rewards")]
-        if not all(bool(tensor.isfinite().all()) for tensor in floats):
+        wrong = {what: ~kept[name].isfinite() for name, what in _FLOATS.items()}
+        firsts = [
+            (*mask.nonzero()[0, :2].tolist(), what) for what, mask in wrong.items() if mask.any()
+        ]
+        if firsts:
+            step, world, what = min(firsts)
             raise UnusableEnvironmentError(
-                "the environment returned an observation or a reward that is not finite"
+                f"the environment returned {what} that is not finite: step {step} of the round, world {world}"
             )
         cut = kept["timed_out"].clone()
         cut[-1] = ~kept["terminated"][-1]
