@@ -445,7 +445,7 @@ class _ContinuousActions:
         self._shape = space.shape
         self._low = space.low
         self._high = space.high
-        self.scale = rescaling(space) if is_rescaled else None
+        self.scale = _rescaling(space) if is_rescaled else None
 
     def to_environment(self, action: np.ndarray | int) -> np.ndarray:
         shaped = action if np.shape(action) == self._shape else np.reshape(action, self._shape)
@@ -456,7 +456,7 @@ class _ContinuousActions:
         return clipped
 
 
-def rescaling(space: gym_spaces.Box) -> tuple[np.ndarray, np.ndarray] | None:
+def _rescaling(space: gym_spaces.Box) -> tuple[np.ndarray, np.ndarray] | None:
     """Returns middle and half width of a Box, float32; None if it is −1 to 1 already, or has no finite width."""
     low, high = space.low.astype(np.float32), space.high.astype(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -6,7 +6,6 @@ papers/results/STUDY.json after each run: the study, and the columns of each run
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from papers.trainings import Training, columns, is_finished, records, train_all
+from papers.trainings import Training, asked_for, columns, is_finished, records, train_all
 from runtime.records.files import write_atomically
 
 PROTOCOL = Path(__file__).with_name("protocol.yaml")
@@ -75,13 +74,9 @@ def write(name: str, runs: list[Training]) -> None:
 
 def main() -> None:
     """Trains a study."""
-    parser = argparse.ArgumentParser(prog="python -m papers.study")
-    parser.add_argument("study", choices=studies())
-    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
-    chosen = parser.parse_args()
-    runs = trainings(chosen.study, chosen.work.resolve())
-    train_all(runs, jobs=chosen.jobs, note=lambda: write(chosen.study, runs))
+    chosen = asked_for(__doc__ or "", studies())
+    runs = trainings(chosen.workload, chosen.work)
+    train_all(runs, jobs=chosen.jobs, note=lambda: write(chosen.workload, runs))
 
 
 if __name__ == "__main__":
