@@ -1,7 +1,8 @@
 """Trains the arms of a study of papers/protocol.yaml: ``python -m papers.study STUDY --work WORK [--jobs 2]``.
 
 Continues where it ended. Trains seed by seed, so that the arms can be compared at any time, and writes
-papers/results/STUDY.json after each run: the study, and the columns of each run's rounds.
+papers/results/STUDY.json after each run: the study, and the columns of each run's rounds. An arm with ``counts_of`` and
+``order`` plays a schedule made from that arm's run of the same seed; see papers.nitro.schedules.
 """
 
 from __future__ import annotations
@@ -45,17 +46,20 @@ def studies() -> Mapping[str, Any]:
 def trainings(name: str, work: Path) -> list[Training]:
     """Returns a study's trainings, seed by seed."""
     study = studies()[name]
-    return [
-        Training(
-            study["file"],
-            arm,
-            seed,
-            {**study["settings"], **settings, "seed": seed},
-            work / name / arm / f"seed-{seed}",
-        )
-        for seed in SEEDS
-        for arm, settings in study["arms"].items()
-    ]
+    runs = []
+    for seed in SEEDS:
+        for arm, own in study["arms"].items():
+            settings = {**study["settings"], **own, "seed": seed}
+            counts_of = settings.pop("counts_of", None)
+            order = settings.pop("order", None)
+            source = (_directory(work, name, counts_of, seed), order) if counts_of else None
+            directory = _directory(work, name, arm, seed)
+            runs.append(Training(study["file"], arm, seed, settings, directory, source))
+    return runs
+
+
+def _directory(work: Path, name: str, arm: str, seed: int) -> Path:
+    return work / name / arm / f"seed-{seed}"
 
 
 def write(name: str, runs: list[Training]) -> None:

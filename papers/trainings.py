@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import ROOT, commit_of
+from papers.nitro.schedules import schedule_from
 
 FINISHED = ("target_return", "max_steps", "max_rounds", "budget")
 """Reasons to stop that end a run for good."""
@@ -28,6 +29,7 @@ class Training:
         file: The experiment.
         arm: Its group in comparisons.
         directory: The run's directory.
+        source: Directory of the run whose actors are counted, and the order of its counts (papers.nitro.schedules).
     """
 
     file: str
@@ -35,6 +37,7 @@ class Training:
     seed: int
     settings: dict[str, object]
     directory: Path
+    source: tuple[Path, str] | None = None
 
     @property
     def commits(self) -> Path:
@@ -57,10 +60,13 @@ def train(run: Training) -> None:
     run.directory.parent.mkdir(parents=True, exist_ok=True)
     with run.commits.open("a") as commits:
         commits.write(f"{commit_of()}\n")
+    settings = dict(run.settings)
+    if run.source is not None:
+        counted, order = run.source
+        settings["scaler.kind"] = "schedule"
+        settings["scaler.schedule"] = schedule_from(counted, order, seed=run.seed)
     options = [
-        part
-        for key, value in run.settings.items()
-        for part in ("--set", f"{key}={json.dumps(value)}")
+        part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")
     ]
     command = [sys.executable, "-m", "runtime", "train", run.file, "--out", str(run.directory)]
     with (run.directory.parent / f"{run.directory.name}.log").open("w") as log:
@@ -91,25 +97,29 @@ def train_all(runs: Iterable[Training], *, jobs: int, note: Callable[[], None]) 
     """Trains unfinished runs, several at a time.
 
     Args:
+        runs: A run whose source is among them comes after it.
         note: Called after each training, never by two at once.
     """
     lock = threading.Lock()
+    begun: dict[Path, Future[None]] = {}
 
     def one(run: Training) -> None:
+        if run.source is not None and run.source[0] in begun:
+            begun[run.source[0]].result()
         try:
             train(run)
-        except subprocess.CalledProcessError as error:
-            print(
-                f"{run.directory}: ended with {error.returncode}; see its log",
-                file=sys.stderr,
-                flush=True,
-            )
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:
+            print(f"{run.directory}: {error}; see its log", file=sys.stderr, flush=True)
             return
         with lock:
             note()
 
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, [run for run in runs if not is_finished(run.directory)]))
+        for run in runs:
+            if not is_finished(run.directory):
+                begun[run.directory] = pool.submit(one, run)
+    for future in begun.values():
+        future.result()
 
 
 def records(run: Training) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
