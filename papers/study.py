@@ -81,6 +81,7 @@ def main() -> None:
     chosen = asked_for(__doc__ or "", studies())
     runs = trainings(chosen.workload, chosen.work)
     train_all(runs, jobs=chosen.jobs, note=lambda: write(chosen.workload, runs))
+    write(chosen.workload, runs)
 
 
 if __name__ == "__main__":
