@@ -80,7 +80,8 @@ def main() -> None:
     """Trains a study."""
     chosen = asked_for(__doc__ or "", studies())
     runs = trainings(chosen.workload, chosen.work)
-    train_all(runs, jobs=chosen.jobs, note=lambda: write(chosen.workload, runs))
+    asked = [run for run in runs if not chosen.arms or run.arm in chosen.arms]
+    train_all(asked, jobs=chosen.jobs, note=lambda: write(chosen.workload, runs))
     write(chosen.workload, runs)
 
 

@@ -90,6 +90,7 @@ def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespac
         "--work", type=lambda text: Path(text).resolve(), required=True, help="folder of the runs"
     )
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument("--arms", nargs="*", default=(), help="arms to train (default: all)")
     return parser.parse_args()
 
 
