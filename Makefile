@@ -12,7 +12,6 @@
 # make weight  weigh each room of the code, which may not exceed tests/rooms.txt
 # make bench   run the speed benchmarks, about 15 minutes on two idle cores, into build/bench; ARGS="--base CHECKOUT" compares
 # make bench-gpu  measure on one NVIDIA GPU, in at most twelve minutes, and write papers/gmi_drl/gpu.md; continues if interrupted
-# make figures  draw Stellaris' pictures from its results, and write its page
 # make lock    rewrite the images' lock files after a change of constraints.txt; needs uv
 # make docs    rewrite the generated docs and pictures
 # make clean   remove .venv, cdk.out and rehearsals
@@ -29,7 +28,7 @@ BIN := $(VENV)/bin
 # Modules are compiled when imported. Compiling all of them would take half of an installation's time.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
-.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy first-deployment rehearse rehearse-all bootstrap test tests lint weight bench bench-gpu figures lock docs clean
+.PHONY: help setup setup-dev setup-deploy train plan synth deploy destroy first-deployment rehearse rehearse-all bootstrap test tests lint weight bench bench-gpu lock docs clean
 
 help:
 	@sed -n 's/^# \(make .*\|Variables: .*\)/\1/p' Makefile
@@ -104,9 +103,6 @@ bench: setup-dev
 bench-gpu: setup-dev
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 	$(BIN)/python -m benchmarks.gpu --page
-
-figures: setup-dev
-	$(BIN)/python -m papers.stellaris.page
 
 # The images' lock files have the hashes of what constraints.txt pins, and a wheel for either processor. The learner gets what
 # pyproject.toml requires, the actor what its files name. requirements-cpu.txt is PyTorch's own, not PyPI's, and stays.
