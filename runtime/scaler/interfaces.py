@@ -29,6 +29,7 @@ class RoundView:
         signals: The scaler's `Scaler.signals` by name; None if undefined or not measured yet.
         target_return: ``stop.target_return``.
         budget_usd: ``budget.usd``.
+        seed: ``seed``, for random decisions.
     """
 
     round_index: int
@@ -37,6 +38,7 @@ class RoundView:
     signals: Mapping[str, float | None] = field(default_factory=dict)
     target_return: float | None = None
     budget_usd: float = math.inf
+    seed: int = 0
 
 
 @dataclass(frozen=True)

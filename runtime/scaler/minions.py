@@ -20,7 +20,7 @@ class MinionsScaler(Scaler):
 
     ``I_k = clip(I_low + a_k, I_min, I_max)``, with ``a_k ~ π(· | s_k)``; s_k is
     `runtime.scaler.saved_scheduler.Seen.state`, normalized by the scheduler's own mean and deviation. Draws depend only
-    on ``draws_seed`` and k. No signal is read, so none is paid for.
+    on the run's seed and k. No signal is read, so none is paid for.
 
     Paper: MinionsRL, "DRL-based Actor Scheduler". It does not say whether actions are drawn when the scheduler is no
     longer trained (docs/decisions/0017-scheduler.md).
@@ -45,7 +45,6 @@ class MinionsScaler(Scaler):
             )
         self._saved = saved
         self._policy = saved.policy
-        self._seed = settings.draws_seed
         self._seen = Seen()
 
     def decide(self, view: RoundView) -> ScalingDecision:
@@ -53,7 +52,7 @@ class MinionsScaler(Scaler):
         state = self._seen.state(
             view.round_index, target_return=view.target_return or 0.0, budget_usd=view.budget_usd
         )
-        draw = self._policy.noise(np.random.default_rng((self._seed, view.round_index)), 1)[0]
+        draw = self._policy.noise(np.random.default_rng((view.seed, view.round_index)), 1)[0]
         action = self._policy.sample(self._policy.outputs(state), draw)
         return ScalingDecision(self.clipped(self._saved.actors_min + int(action)))
 

@@ -33,7 +33,6 @@ class MinionsSettings(ScalerSettings):
         description="shipped scheduler, or a file of `python -m papers.minionsrl`, relative to the working "
         "directory",
     )
-    draws_seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the draws")
 
     @property
     def file_read(self) -> str | None:

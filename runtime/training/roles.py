@@ -148,6 +148,7 @@ class Scaling:
         meter: Knows what is free of the budget.
         target_return: ``stop.target_return``.
         budget_usd: ``budget.usd``.
+        seed: ``seed``.
         rows: Finished rounds, oldest first.
     """
 
@@ -156,6 +157,7 @@ class Scaling:
     meter: Meter
     target_return: float | None
     budget_usd: float
+    seed: int
     rows: deque[RoundRow] = field(default_factory=lambda: deque(maxlen=ROWS_MAX))
 
     def observe(self, row: RoundRow) -> None:
@@ -181,6 +183,7 @@ class Scaling:
             {name: signals.get(name) for name in scaler.signals},
             self.target_return,
             self.budget_usd,
+            self.seed,
         )
         try:
             decision = scaler.decide(view)
@@ -259,6 +262,7 @@ def make_roles(
             meter,
             experiment.stop.target_return,
             experiment.budget.usd,
+            experiment.seed,
         ),
         Evaluations(
             evaluator,

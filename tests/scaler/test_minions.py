@@ -62,7 +62,7 @@ def test_what_it_sees_and_draws_by_hand() -> None:
     back. 2 requests, 5 s of actors, 6 s of the learner, and 4 s of evaluation, 1 s of which outlasts the actors.
     """
     saved = make_scheduler(seed=4)
-    scalers = [scaler_of(saved, draws_seed=seed) for seed in range(20)]
+    scalers = [scaler_of(saved) for _ in range(20)]
     policy = saved.policy
     first_usd, second_usd = 0.002 + 0.01 + 0.06 + 0.01, 0.04
     expected = [
@@ -76,7 +76,8 @@ def test_what_it_sees_and_draws_by_hand() -> None:
         assert found.tolist() == pytest.approx(state)
         for seed, scaler in enumerate(scalers):
             draw = policy.noise(np.random.default_rng((seed, k)), 1)[0]
-            decision = scaler.decide(RoundView(k, target_return=200.0, budget_usd=1.0))
+            view = RoundView(k, target_return=200.0, budget_usd=1.0, seed=seed)
+            decision = scaler.decide(view)
             assert decision.actor_count == 2 + policy.sample(policy.outputs(found), draw)
             if finished is not None:
                 scaler.observe(finished)

@@ -47,7 +47,7 @@ def test_without_a_word_it_is_the_first_example() -> None:
 
 def test_every_file_of_the_papers_can_be_deployed() -> None:
     paths = sorted((ROOT / "experiments/paper").glob("*.yaml"))
-    assert len(paths) == 12
+    assert len(paths) == 13
     for path in paths:
         assert Plan.from_context({"experiment": str(path)}.get).processor == "x86_64"
 

@@ -27,7 +27,7 @@ class Own:
 
 def scaling(scaler: Any, kind: str) -> Scaling:
     meter: Any = SimpleNamespace(free_usd=1.0)
-    return Scaling(scaler, kind, meter, target_return=None, budget_usd=1.0)
+    return Scaling(scaler, kind, meter, target_return=None, budget_usd=1.0, seed=0)
 
 
 @pytest.mark.parametrize(
