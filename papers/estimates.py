@@ -7,25 +7,13 @@ from typing import Any
 
 from runtime.show.estimates import interval_estimate
 
-SEEDS = tuple(range(5))
-"""Seeds of every study. No claim about learning is judged on fewer."""
+SEEDS = range(10)
+"""Seeds of every study."""
 
 
 def over_seeds(values: Iterable[float]) -> dict[str, Any]:
     """Returns the interquartile mean and its 95 % interval over seeds."""
     return interval_estimate([float(one) for one in values])
-
-
-def differences(ours: Iterable[float], theirs: Iterable[float]) -> dict[str, Any]:
-    """Estimates our score minus theirs, paired by seed."""
-    return over_seeds(a - b for a, b in zip(ours, theirs, strict=True))
-
-
-def excludes(estimate: Mapping[str, Any], value: float = 0.0) -> int:
-    """Returns 1 if the interval is above the value, −1 if below, 0 if it contains it or has fewer than five seeds."""
-    if estimate["seeds"] < len(SEEDS) or estimate["interval_low"] is None:
-        return 0
-    return int(estimate["interval_low"] > value) - int(estimate["interval_high"] < value)
 
 
 def number(value: float, form: str) -> str:

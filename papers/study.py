@@ -1,12 +1,14 @@
 """Trains the arms of a study of papers/protocol.yaml: ``python -m papers.study STUDY --work WORK [--jobs 2]``.
 
 Continues where it ended. Trains seed by seed, so that the arms can be compared at any time, and writes
-papers/results/STUDY.json after each run: the study, and the columns of each run's rounds. An arm with ``counts_of`` and
-``order`` plays a schedule made from that arm's run of the same seed; see papers.nitro.schedules.
+papers/results/STUDY.json after each run: the hash of each arm's settings, and the columns of each run's rounds. An arm
+with ``counts_of`` and ``order`` plays a schedule made from that arm's run of the same seed; see papers.nitro.schedules.
+Refuses a folder whose runs had other settings.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +16,14 @@ from typing import Any
 
 import yaml
 
+from benchmarks.provenance import ROOT
+from papers.estimates import SEEDS
 from papers.trainings import Training, asked_for, columns, is_finished, records, train_all
+from runtime.experiment.loading import self_contained
 from runtime.records.files import write_atomically
 
 PROTOCOL = Path(__file__).with_name("protocol.yaml")
 RESULTS = Path(__file__).with_name("results")
-SEEDS = range(10)
 SERIES = (
     "actor_count",
     "env_steps",
@@ -30,9 +34,11 @@ SERIES = (
     "eigenvalue_min",
     "eigenvalue_max",
     "hessian_products",
+    "product_samples",
     "kl",
     "explained_variance",
     "gradient_steps",
+    "samples_trained",
 )
 """Columns that figures need, and prices by counts."""
 
@@ -41,6 +47,24 @@ def studies() -> Mapping[str, Any]:
     """Returns the protocol's studies by name."""
     found: Mapping[str, Any] = yaml.safe_load(PROTOCOL.read_text())["studies"]
     return found
+
+
+def settings_hash(study: Mapping[str, Any], arm: str) -> str:
+    """Returns a hash of what an arm is trained with: its merged experiment file, the study's and its own settings.
+
+    Args:
+        study: An entry of the protocol. One without ``file`` has settings alone.
+    """
+    file = yaml.safe_load(self_contained(ROOT / study["file"])) if "file" in study else {}
+    values = {
+        f"{section}.{key}": value
+        for section, keys in file.items()
+        for key, value in (keys if isinstance(keys, dict) else {"": keys}).items()
+    }
+    values |= {**study.get("settings", {}), **study["arms"][arm]}
+    if "counts_of" in values:
+        values["counts_of"] = settings_hash(study, values["counts_of"])
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def trainings(name: str, work: Path) -> list[Training]:
@@ -62,24 +86,53 @@ def _directory(work: Path, name: str, arm: str, seed: int) -> Path:
     return work / name / arm / f"seed-{seed}"
 
 
+def check_settings(name: str, work: Path) -> None:
+    """Notes with which settings the runs of a folder are trained.
+
+    Raises:
+        SystemExit: The folder has runs with others.
+    """
+    for arm in studies()[name]["arms"]:
+        note, current = work / name / arm / "settings.txt", settings_hash(studies()[name], arm)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        if note.exists() and note.read_text() != current:
+            raise SystemExit(
+                f"{note.parent}: its runs had other settings than {name} / {arm} has now; "
+                "allowed: another --work, or this one without that folder"
+            )
+        note.write_text(current)
+
+
 def write(name: str, runs: list[Training]) -> None:
     """Writes the finished runs."""
+    study = studies()[name]
     finished: dict[str, dict[int, Any]] = {}
     commits: set[str] = set()
+    seconds = 0.0
     for run in runs:
         if is_finished(run.directory):
-            _, rows, trained_by = records(run)
+            summary, rows, trained_by = records(run)
             finished.setdefault(run.arm, {})[run.seed] = columns(rows, SERIES)
             commits.update(trained_by)
-    content = {"study": studies()[name], "commits": sorted(commits), "runs": finished}
+            seconds += summary["measured_session_s"]
+    content = {
+        "study": name,
+        "hashes": {arm: settings_hash(study, arm) for arm in finished},
+        "commits": sorted(commits),
+        "core_hours": round(seconds / 3600, 3),
+        "runs": finished,
+    }
     RESULTS.mkdir(exist_ok=True)
     write_atomically(RESULTS / f"{name}.json", json.dumps(content).encode())
 
 
 def main() -> None:
     """Trains a study."""
-    chosen = asked_for(__doc__ or "", studies())
+    chosen = asked_for(
+        __doc__ or "", [name for name, study in studies().items() if "program" not in study]
+    )
     runs = trainings(chosen.workload, chosen.work)
+    check_settings(chosen.workload, chosen.work)
     asked = [run for run in runs if not chosen.arms or run.arm in chosen.arms]
     train_all(asked, jobs=chosen.jobs, note=lambda: write(chosen.workload, runs))
     write(chosen.workload, runs)

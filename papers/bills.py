@@ -1,0 +1,117 @@
+"""Bills a run's rounds afterwards, by their counts and Nitro's prices (§8.1).
+
+Seconds are counts times the seconds of each unit of work (`papers.pricing`), whatever the load of this machine was.
+In a round, the actors play, then the learner updates, then the detector measures. Evaluations cost nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.provenance import ROOT
+from papers.pricing import lambda_speed, units_of
+from runtime.experiment.loading import load_experiment
+from runtime.money.prices import PRICES
+
+GIB_S_USD = 0.0000166667
+PROVISIONED_GIB_S_USD, PROVISIONED_RUN_GIB_S_USD = 0.0000041667, 0.0000097222
+"""Of Lambda, footnotes 2 and 3: on demand; provisioned capacity while it exists, and in addition while it runs."""
+LEARNER_HOUR_USD = {"gpu": 3.06, "cpu": PRICES.instance_hour_usd["c7i.large"]}
+"""Of a p3.2xlarge, as in the paper, and of a c7i.large."""
+SERVERS = {"c5.4xlarge": (16, 0.68), "c5.9xlarge": (36, 1.53)}
+"""vCPUs and dollars per hour of a server of actors. A vCPU is as fast as the core of the table of units."""
+GPU_WORK = ROOT / "benchmarks" / "results" / "gpu" / "work.json"
+"""Seconds of the learner's units on an H100 and on its host's CPU. The paper's V100 is slower."""
+
+Run = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Seconds and dollars of an arm's rounds.
+
+    Attributes:
+        units: Seconds of each unit of work.
+        memory_mib: Of a function.
+        learner: ``gpu`` or ``cpu``.
+        actors_on: ``functions`` (each starts cold once), ``provisioned`` (warm functions, as many as the largest round
+            has), ``artifact`` (warm functions, billed as a c5.4xlarge like in the authors' code), or one of `SERVERS`.
+    """
+
+    units: Mapping[str, float]
+    memory_mib: int
+    learner: str
+    actors_on: str
+
+    @classmethod
+    def of(cls, study: Mapping[str, Any], learner: str, actors_on: str) -> Bill:
+        """Returns the bill of a study of the protocol."""
+        overrides = [f"{key}={json.dumps(value)}" for key, value in study["settings"].items()]
+        resolved = load_experiment(ROOT / Path(study["file"]), overrides).resolved()
+        units = dict(units_of(resolved))
+        if learner == "gpu":
+            points = json.loads(GPU_WORK.read_bytes())["points"]
+            on = {point["point"]["device"]: point for point in points}
+            for unit in ("gradient_step_s", "sample_s", "product_sample_s"):
+                units[unit] *= on["cuda"][unit] / on["cpu"][unit]
+        return cls(units, resolved.actor.memory_mib, learner, actors_on)
+
+    def actor_s(self, run: Run) -> np.ndarray:
+        """Returns the seconds of one warm actor of each round."""
+        steps = _column(run, "env_steps") / _column(run, "actor_count")
+        seconds: np.ndarray = self.units["invocation_s"] + steps * self.units["step_s"]
+        return seconds if self.actors_on in SERVERS else seconds / lambda_speed(self.memory_mib)
+
+    def detection_s(self, run: Run) -> np.ndarray:
+        """Returns the detector's seconds of each round."""
+        samples = _column(run, "hessian_products") * _column(run, "product_samples")
+        return samples * self.units["product_sample_s"]
+
+    def round_s(self, run: Run) -> np.ndarray:
+        """Returns the seconds of each round."""
+        learner_s = _column(run, "gradient_steps") * self.units["gradient_step_s"]
+        learner_s += _column(run, "samples_trained") * self.units["sample_s"]
+        turns: np.ndarray | float = 1.0
+        if self.actors_on in SERVERS:
+            turns = np.ceil(_column(run, "actor_count") / SERVERS[self.actors_on][0])
+        cold_s = self._cold_s() * (self._new_actors(run) > 0)
+        seconds: np.ndarray = self.actor_s(run) * turns + cold_s + learner_s + self.detection_s(run)
+        return seconds
+
+    def usd(self, run: Run) -> np.ndarray:
+        """Returns the dollars of each round."""
+        round_s, gib = self.round_s(run), self.memory_mib / 1024
+        actors_s = _column(run, "actor_count") * self.actor_s(run)
+        actors_s += self._new_actors(run) * self._cold_s()
+        match self.actors_on:
+            case "functions":
+                actors_usd = actors_s * gib * GIB_S_USD
+            case "provisioned":
+                capacity_s = max(run["actor_count"]) * round_s
+                actors_usd = capacity_s * gib * PROVISIONED_GIB_S_USD
+                actors_usd += actors_s * gib * PROVISIONED_RUN_GIB_S_USD
+            case "artifact":
+                actors_usd = round_s * SERVERS["c5.4xlarge"][1] / 3600
+            case server:
+                actors_usd = round_s * SERVERS[server][1] / 3600
+        usd: np.ndarray = actors_usd + round_s * LEARNER_HOUR_USD[self.learner] / 3600
+        return usd
+
+    def _cold_s(self) -> float:
+        if self.actors_on != "functions":
+            return 0.0
+        return self.units["init_s"] / lambda_speed(self.memory_mib)
+
+    def _new_actors(self, run: Run) -> np.ndarray:
+        most = np.maximum.accumulate(_column(run, "actor_count"))
+        return np.diff(most, prepend=0.0)
+
+
+def _column(run: Run, name: str) -> np.ndarray:
+    return np.nan_to_num(np.asarray(run[name], float))

@@ -1,0 +1,187 @@
+"""What the claims of papers/protocol.yaml are measured by.
+
+A measure takes the results and its arguments, and returns estimates over seeds (`papers.estimates`) by label, such as
+an environment. It is positive in the claim's direction. An estimate may have a ``note`` for the page, and ``of``, the
+number of runs that a verdict needs if it is not the protocol's number of seeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from papers.bills import Bill, Run
+from papers.estimates import over_seeds, text
+
+WINDOW_ROUNDS = 5
+"""Rounds of the metric: the mean return of the training episodes that end in them."""
+
+Estimates = Mapping[str, Mapping[str, Any]]
+"""By label."""
+
+
+class Results:
+    """The results of the protocol's studies.
+
+    Attributes:
+        folder: It holds STUDY.json of each study that has any.
+        studies: The protocol's studies by name.
+    """
+
+    def __init__(self, folder: Path, studies: Mapping[str, Any]) -> None:
+        """Reads nothing yet."""
+        self.folder = folder
+        self.studies = studies
+
+    def content(self, study: str) -> Mapping[str, Any]:
+        """Returns a study's file; empty if there is none."""
+        path = self.folder / f"{study}.json"
+        found: Mapping[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        return found
+
+    def runs(self, study: str) -> Mapping[str, Mapping[str, Run]]:
+        """Returns a study's runs by arm and seed."""
+        found: Mapping[str, Mapping[str, Run]] = self.content(study).get("runs", {})
+        return found
+
+    def pairs(self, study: str, ours: str, theirs: str) -> list[tuple[Run, Run]]:
+        """Returns the runs of two arms with the same seed."""
+        first, second = (self.runs(study).get(arm, {}) for arm in (ours, theirs))
+        return [(first[seed], second[seed]) for seed in first if seed in second]
+
+
+def returns(run: Run) -> np.ndarray:
+    """Returns the metric after each round: the mean return of the episodes that ended in the last five; NaN before."""
+    count = np.asarray(run["episodes_finished"], float)
+    total = np.nan_to_num(np.asarray(run["episode_return_mean"], float)) * count
+    window = np.ones(WINDOW_ROUNDS)
+    ended = np.convolve(count, window)[: len(count)]
+    mean = np.convolve(total, window)[: len(count)] / np.where(ended > 0, ended, np.nan)
+    mean[: WINDOW_ROUNDS - 1] = np.nan
+    return mean
+
+
+def relative(pairs: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Estimates the differences of pairs, as a share of the second values' mean."""
+    base = abs(float(np.mean([theirs for _, theirs in pairs]))) if pairs else 1.0
+    return over_seeds((ours - theirs) / base for ours, theirs in pairs)
+
+
+def gain(
+    results: Results, *, studies: Mapping[str, str], ours: str, theirs: str, at: str
+) -> Estimates:
+    """Returns by how much an arm's final return is higher.
+
+    Args:
+        studies: By label.
+        at: ``rounds``: after the whole runs. ``steps``: after the last whole round within the smaller number of
+            environment steps of a pair.
+    """
+    found = {}
+    for label, study in studies.items():
+        pairs = results.pairs(study, ours, theirs)
+        scores = []
+        for pair in pairs:
+            totals = [np.cumsum(run["env_steps"]) for run in pair]
+            limit = min(total[-1] for total in totals) if at == "steps" else np.inf
+            scores.append(
+                [
+                    returns(run)[np.count_nonzero(total <= limit) - 1]
+                    for run, total in zip(pair, totals, strict=True)
+                ]
+            )
+        estimate = relative(scores)
+        if at == "rounds":
+            new = relative([[run["evaluation_return_mean"][-1] for run in pair] for pair in pairs])
+            estimate["note"] = _new_episodes(new)
+        found[label] = estimate
+    return found
+
+
+def saving(
+    results: Results,
+    *,
+    studies: Mapping[str, str],
+    ours: str,
+    theirs: str,
+    learner: str,
+    ours_on: str,
+    theirs_on: str,
+    at: str = "return",
+) -> Estimates:
+    """Returns the share of the other arm's dollars that an arm saves.
+
+    Args:
+        studies: By label.
+        learner: ``gpu`` or ``cpu``; see `Bill`.
+        ours_on, theirs_on: What actors of each arm run on; see `Bill`.
+        at: ``return``: until each run of a pair first has the return that the worse one has at its end. ``rounds``: for
+            the whole runs.
+    """
+    found = {}
+    for label, study in studies.items():
+        ours_bill, theirs_bill = (
+            Bill.of(results.studies[study], learner, on) for on in (ours_on, theirs_on)
+        )
+        shares = []
+        for our_run, their_run in results.pairs(study, ours, theirs):
+            curves = returns(our_run), returns(their_run)
+            level = min(curve[-1] for curve in curves) if at == "return" else None
+            our_rounds, their_rounds = (
+                len(curve) if level is None else int(np.argmax(curve >= level)) + 1
+                for curve in curves
+            )
+            our_usd = ours_bill.usd(our_run)[:our_rounds].sum()
+            shares.append(1.0 - our_usd / theirs_bill.usd(their_run)[:their_rounds].sum())
+        found[label] = over_seeds(shares)
+    return found
+
+
+def overhead(results: Results, *, studies: Mapping[str, str], arm: str, learner: str) -> Estimates:
+    """Returns the share of an arm's seconds that the detector takes."""
+    found = {}
+    for label, study in studies.items():
+        bill = Bill.of(results.studies[study], learner, "functions")
+        runs = results.runs(study).get(arm, {}).values()
+        found[label] = over_seeds(
+            bill.detection_s(run).sum() / bill.round_s(run).sum() for run in runs
+        )
+    return found
+
+
+def beside_rllib(results: Results, *, study: str, rllib: str, arms: Sequence[str]) -> Estimates:
+    """Returns by how much the return of each arm's last round differs from RLlib's."""
+    theirs = results.runs(rllib)
+    found = {}
+    for arm in arms:
+        ours = results.runs(study).get(arm, {})
+        both = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+        trained = [[run["episode_return_mean"][-1] for run in pair] for pair in both]
+        # RLlib's program has one number, not a column.
+        new = [(a["evaluation_return_mean"][-1], b["evaluation_return_mean"]) for a, b in both]
+        found[arm] = {**relative(trained), "note": _new_episodes(relative(new))}
+    return found
+
+
+def _new_episodes(estimate: Mapping[str, Any]) -> str:
+    return f"20 new episodes {text(percent(estimate), 0, ' %', sign=True)}"
+
+
+def percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an estimate times 100."""
+    return {
+        key: 100.0 * value if isinstance(value, float) else value for key, value in estimate.items()
+    }
+
+
+KINDS: Mapping[str, Callable[..., Estimates]] = {
+    "gain": gain,
+    "saving": saving,
+    "overhead": overhead,
+    "beside_rllib": beside_rllib,
+}
+"""By the name in ``measure.kind``."""

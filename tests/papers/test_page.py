@@ -1,0 +1,292 @@
+"""The page of verdicts agrees with protocol and results, and the check says what is stale."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from papers.measures import KINDS, Results, returns
+from papers.page import HEADS, Page, judged
+from papers.pictures import draw
+from papers.study import settings_hash
+from tests.helpers import ROOT
+
+ROUNDS = 12
+GAIN = {
+    "kind": "gain",
+    "studies": {"Hopper": "boost"},
+    "ours": "nitro",
+    "theirs": "fixed",
+    "at": "rounds",
+}
+
+
+def a_run(returned: float, actors: int, rounds: int = ROUNDS) -> dict[str, list[Any]]:
+    """Returns columns whose return rises by ``returned`` each round."""
+    steps = [512 * actors] * rounds
+    return {
+        "actor_count": [actors] * rounds,
+        "env_steps": steps,
+        "episode_return_mean": [None, *(returned * index for index in range(2, rounds + 1))],
+        "episodes_finished": [0, *[10] * (rounds - 1)],
+        "evaluation_return_mean": [*[None] * (rounds - 1), returned * rounds],
+        "hessian_products": [None, *[20] * (rounds - 1)] if actors > 16 else [None] * rounds,
+        "product_samples": [None, *[1024] * (rounds - 1)] if actors > 16 else [None] * rounds,
+        "gradient_steps": [30] * rounds,
+        "samples_trained": [30 * count for count in steps],
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Returns a folder like papers/, with one study, its results, and a page that is as it should be."""
+    (tmp_path / "base.yaml").write_text("algorithm: {kind: ppo, epochs: 10}\n")
+    (tmp_path / "hopper-ppo.yaml").write_text("extends: base.yaml\nenvironment: {id: Hopper-v5}\n")
+    study = {
+        "file": str(tmp_path / "hopper-ppo.yaml"),
+        "settings": {"stop.max_rounds": ROUNDS},
+        "arms": {"fixed": {"scaler.kind": "fixed"}, "nitro": {"scaler.kind": "nitro"}},
+    }
+    claim = {"paper": "nitro", "where": "Fig. 10(a)", "claim": "it returns more", "effect": 1.0}
+    protocol = {
+        "papers": {
+            "nitro": {
+                "title": "Nitro",
+                "about": "Actors.",
+                "results": ["Fig. 1", "Fig. 10"],
+                "picture": {
+                    "kind": "returns_and_actors",
+                    "caption": "Returns",
+                    "studies": {"Hopper": "boost"},
+                    "arms": {"16 actors": "fixed", "Nitro": "nitro"},
+                },
+            }
+        },
+        "studies": {"boost": study},
+        "claims": [
+            {**claim, "measure": GAIN},
+            {"paper": "nitro", "where": "Fig. 1", "claim": "it is drawn", "open": "a drawing"},
+        ],
+        "changes": [],
+    }
+    (tmp_path / "protocol.yaml").write_text(yaml.safe_dump(protocol))
+    (tmp_path / "results").mkdir()
+    runs = {
+        arm: {str(seed): a_run(height + seed / 10, actors) for seed in range(10)}
+        for arm, height, actors in (("fixed", 10.0, 16), ("nitro", 18.0, 32))
+    }
+    write_results(tmp_path, {arm: settings_hash(study, arm) for arm in runs}, runs)
+    write_page(tmp_path)
+    return tmp_path
+
+
+def write_results(folder: Path, hashes: dict[str, str], runs: dict[str, Any]) -> None:
+    content = {"hashes": hashes, "core_hours": 1.5, "runs": runs}
+    (folder / "results" / "boost.json").write_text(json.dumps(content))
+
+
+def write_page(folder: Path) -> None:
+    page = Page.of(folder)
+    page.path.write_text(page.text())
+    draw(page.results, page.protocol["papers"]["nitro"]["picture"], page.picture("nitro"))
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def problems(folder: Path) -> str:
+    return "\n".join(Page.of(folder).problems())
+
+
+def row(folder: Path, where: str) -> dict[str, str]:
+    page = Page.of(folder)
+    claim = next(one for one in page.protocol["claims"] if one["where"] == where)
+    return dict(zip(HEADS, page.row(claim), strict=True))
+
+
+def change_results(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "results" / "boost.json"
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+# The page of this repository
+
+
+def test_nothing_is_stale() -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "papers", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_every_link_leads_somewhere() -> None:
+    """The rows' links are relative to papers/."""
+    text = (ROOT / "papers" / "README.md").read_text()
+    targets = [part.split(")")[0].split("#")[0] for part in text.split("](")[1:]]
+    assert [one for one in targets if not (ROOT / "papers" / one).exists()] == []
+
+
+# The check says no
+
+
+def test_a_page_as_it_should_be_has_no_problem(folder: Path) -> None:
+    assert problems(folder) == ""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (
+            lambda at: change(at / "protocol.yaml", "scaler.kind: nitro", "scaler.kind: minions"),
+            "boost.json: arm 'nitro' was trained with other settings",
+        ),
+        (
+            lambda at: change(at / "base.yaml", "epochs: 10", "epochs: 11"),
+            "boost.json: arm 'fixed' was trained with other settings",
+        ),
+        (
+            lambda at: change(at / "protocol.yaml", "      nitro:\n", "      other:\n"),
+            "boost.json: arm 'nitro' is not in the protocol",
+        ),
+        (
+            lambda at: change_results(at, lambda content: content.pop("hashes")),
+            "boost.json: arm 'fixed' was trained with other settings",
+        ),
+        (
+            lambda at: (at / "results" / "old.json").write_text("{}"),
+            "old.json: belongs to no study",
+        ),
+        (lambda at: change(at / "README.md", "+77 %", "+78 %"), "README.md: is not what"),
+        (lambda at: (at / "README.md").unlink(), "README.md: is not what"),
+        (
+            lambda at: change_results(
+                at, lambda content: content["runs"]["nitro"]["3"]["actor_count"].append(1)
+            ),
+            "nitro.png: is not drawn from the results",
+        ),
+        (lambda at: (at / "results" / "nitro.png").unlink(), "nitro.png: is not drawn"),
+        (
+            lambda at: change(at / "protocol.yaml", "where: Fig. 10(a)", "where: Fig. 100"),
+            "nitro: Fig. 10 has no row",
+        ),
+        (
+            lambda at: change(at / "protocol.yaml", "theirs: fixed", "theirs: even"),
+            "claim 'Fig. 10(a)' of nitro: arm 'even' is not in study 'boost'",
+        ),
+        (
+            lambda at: change(at / "protocol.yaml", "kind: gain", "kind: loss"),
+            "claim 'Fig. 10(a)' of nitro: measure.kind = 'loss'; allowed: gain |",
+        ),
+        (
+            lambda at: change(
+                at / "protocol.yaml", "Hopper: boost\n    theirs", "Hopper: bost\n    theirs"
+            ),
+            "study 'bost' is not in the protocol",
+        ),
+    ],
+)
+def test_the_check_says_no(folder: Path, spoil: Callable[[Path], object], says: str) -> None:
+    spoil(folder)
+    assert says in problems(folder)
+
+
+# Rows
+
+
+def test_a_row_has_the_estimate_its_interval_and_the_verdict(folder: Path) -> None:
+    shown = row(folder, "Fig. 10(a)")
+    # The metric is the mean of rounds 8 to 12, so ten times the height; the seeds' mean is 104.5.
+    assert shown["Ours"].startswith("Hopper +77 % [+77, +77]")
+    assert (shown["Seeds"], shown["Verdict"]) == ("10", "**reproduced**")
+    assert row(folder, "Fig. 1")["Verdict"] == "open"
+
+
+def test_there_is_no_verdict_before_all_seeds(folder: Path) -> None:
+    change_results(folder, lambda content: content["runs"]["nitro"].pop("7"))
+    shown = row(folder, "Fig. 10(a)")
+    assert (shown["Seeds"], shown["Verdict"]) == ("9 of 10", "not measured yet")
+    assert "+77 %" in shown["Ours"]
+    (folder / "results" / "boost.json").unlink()
+    assert row(folder, "Fig. 10(a)")["Verdict"] == "not measured yet"
+
+
+@pytest.mark.parametrize(
+    ("claim", "low", "middle", "high", "verdict"),
+    [
+        ({"effect": 4.0}, 1.0, 2.0, 3.0, "reproduced"),
+        ({"effect": 4.0}, 1.0, 1.9, 3.0, "undecided"),
+        ({"effect": 4.0}, -0.1, 2.0, 3.0, "undecided"),
+        ({"effect": 4.0}, 1.0, 1.5, 1.9, "not reproduced"),
+        ({"effect": 4.0}, -1.0, -0.5, -0.1, "not reproduced"),
+        ({}, 0.1, 0.2, 0.3, "reproduced"),
+        ({}, -0.1, 0.2, 0.3, "undecided"),
+        ({}, -0.3, -0.2, -0.1, "not reproduced"),
+        ({"at_most": 0.05}, -9.0, 0.0, 0.05, "reproduced"),
+        ({"at_most": 0.05}, 0.04, 0.05, 0.06, "undecided"),
+        ({"at_most": 0.05}, 0.06, 0.07, 0.08, "not reproduced"),
+        ({"within": 0.2}, -0.2, 0.0, 0.2, "reproduced"),
+        ({"within": 0.2}, -0.3, -0.2, 0.2, "undecided"),
+        ({"within": 0.2}, -0.4, -0.3, -0.21, "not reproduced"),
+    ],
+)
+def test_the_rules_decide(
+    claim: dict[str, float], low: float, middle: float, high: float, verdict: str
+) -> None:
+    estimate = {"interquartile_mean": middle, "interval_low": low, "interval_high": high}
+    assert judged(claim, estimate)[0] == verdict
+
+
+# Measures
+
+
+def measured(runs: dict[str, dict[str, Any]], tmp_path: Path, **measure: Any) -> dict[str, Any]:
+    study = {"file": "experiments/paper/hopper-ppo.yaml", "settings": {}, "arms": dict(runs)}
+    (tmp_path / "boost.json").write_text(json.dumps({"runs": runs}))
+    results = Results(tmp_path, {"boost": study})
+    return dict(KINDS[measure.pop("kind")](results, **measure)["Hopper"])
+
+
+def test_the_metric_weighs_episodes_of_five_rounds() -> None:
+    run = {"episode_return_mean": [None, 1, 2, 3, 4, 50], "episodes_finished": [0, 1, 1, 1, 1, 6]}
+    np.testing.assert_allclose(returns(run), [np.nan] * 4 + [2.5, 31.0])
+
+
+def test_at_equal_steps_the_longer_run_is_cut(tmp_path: Path) -> None:
+    """Twice the actors make the same steps in six of twelve rounds: rounds 2 to 6 against 8 to 12."""
+    runs = {"ours": {"0": a_run(10.0, 32)}, "theirs": {"0": a_run(10.0, 16)}}
+    measure = {**GAIN, "ours": "ours", "theirs": "theirs"}
+    assert measured(runs, tmp_path, **measure)["interquartile_mean"] == 0.0
+    at_steps = measured(runs, tmp_path, **measure | {"at": "steps"})
+    assert at_steps["interquartile_mean"] == pytest.approx((40.0 - 100.0) / 100.0)
+
+
+def test_dollars_end_with_the_return_that_the_worse_run_has(tmp_path: Path) -> None:
+    """The faster run has the slower one's last return, 100, after seven rounds: the first with 20 times 5 or more."""
+    runs = {"ours": {"0": a_run(20.0, 16)}, "theirs": {"0": a_run(10.0, 16)}}
+    bill = {"learner": "cpu", "ours_on": "artifact", "theirs_on": "artifact"}
+    measure = {
+        "kind": "saving",
+        "studies": {"Hopper": "boost"},
+        "ours": "ours",
+        "theirs": "theirs",
+        **bill,
+    }
+    assert measured(runs, tmp_path, **measure)["interquartile_mean"] == pytest.approx(1 - 7 / 12)
+    assert measured(runs, tmp_path, **measure, at="rounds")["interquartile_mean"] == 0.0
