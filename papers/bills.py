@@ -7,7 +7,7 @@ In a round, the actors play, then the learner updates, then the detector measure
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.provenance import ROOT
 from papers.pricing import lambda_speed, units_of
+from papers.runs import Run
 from runtime.experiment.loading import load_experiment
 from runtime.money.prices import PRICES
 
@@ -28,8 +29,6 @@ SERVERS = {"c5.4xlarge": (16, 0.68), "c5.9xlarge": (36, 1.53)}
 """vCPUs and dollars per hour of a server of actors. A vCPU is as fast as the core of the table of units."""
 GPU_WORK = ROOT / "benchmarks" / "results" / "gpu" / "work.json"
 """Seconds of the learner's units on an H100 and on its host's CPU. The paper's V100 is slower."""
-
-Run = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)

@@ -7,62 +7,15 @@ number of runs that a verdict needs if it is not the protocol's number of seeds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from papers.bills import Bill, Run
+from papers.bills import Bill
 from papers.estimates import over_seeds, text
-
-WINDOW_ROUNDS = 5
-"""Rounds of the metric: the mean return of the training episodes that end in them."""
-
-Estimates = Mapping[str, Mapping[str, Any]]
-"""By label."""
-
-
-class Results:
-    """The results of the protocol's studies.
-
-    Attributes:
-        folder: It holds STUDY.json of each study that has any.
-        studies: The protocol's studies by name.
-    """
-
-    def __init__(self, folder: Path, studies: Mapping[str, Any]) -> None:
-        """Reads nothing yet."""
-        self.folder = folder
-        self.studies = studies
-
-    def content(self, study: str) -> Mapping[str, Any]:
-        """Returns a study's file; empty if there is none."""
-        path = self.folder / f"{study}.json"
-        found: Mapping[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
-        return found
-
-    def runs(self, study: str) -> Mapping[str, Mapping[str, Run]]:
-        """Returns a study's runs by arm and seed."""
-        found: Mapping[str, Mapping[str, Run]] = self.content(study).get("runs", {})
-        return found
-
-    def pairs(self, study: str, ours: str, theirs: str) -> list[tuple[Run, Run]]:
-        """Returns the runs of two arms with the same seed."""
-        first, second = (self.runs(study).get(arm, {}) for arm in (ours, theirs))
-        return [(first[seed], second[seed]) for seed in first if seed in second]
-
-
-def returns(run: Run) -> np.ndarray:
-    """Returns the metric after each round: the mean return of the episodes that ended in the last five; NaN before."""
-    count = np.asarray(run["episodes_finished"], float)
-    total = np.nan_to_num(np.asarray(run["episode_return_mean"], float)) * count
-    window = np.ones(WINDOW_ROUNDS)
-    ended = np.convolve(count, window)[: len(count)]
-    mean = np.convolve(total, window)[: len(count)] / np.where(ended > 0, ended, np.nan)
-    mean[: WINDOW_ROUNDS - 1] = np.nan
-    return mean
+from papers.runs import Estimates, Results, returns, rounds_compared
+from papers.stellaris import measures as stellaris
 
 
 def relative(pairs: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -119,8 +72,7 @@ def saving(
         studies: By label.
         learner: ``gpu`` or ``cpu``; see `Bill`.
         ours_on, theirs_on: What actors of each arm run on; see `Bill`.
-        at: ``return``: until each run of a pair first has the return that the worse one has at its end. ``rounds``: for
-            the whole runs.
+        at: See `rounds_compared`.
     """
     found = {}
     for label, study in studies.items():
@@ -128,13 +80,9 @@ def saving(
             Bill.of(results.studies[study], learner, on) for on in (ours_on, theirs_on)
         )
         shares = []
-        for our_run, their_run in results.pairs(study, ours, theirs):
-            curves = returns(our_run), returns(their_run)
-            level = min(curve[-1] for curve in curves) if at == "return" else None
-            our_rounds, their_rounds = (
-                len(curve) if level is None else int(np.argmax(curve >= level)) + 1
-                for curve in curves
-            )
+        for pair in results.pairs(study, ours, theirs):
+            our_run, their_run = pair
+            our_rounds, their_rounds = rounds_compared(pair, at)
             our_usd = ours_bill.usd(our_run)[:our_rounds].sum()
             shares.append(1.0 - our_usd / theirs_bill.usd(their_run)[:their_rounds].sum())
         found[label] = over_seeds(shares)
@@ -183,5 +131,6 @@ KINDS: Mapping[str, Callable[..., Estimates]] = {
     "saving": saving,
     "overhead": overhead,
     "beside_rllib": beside_rllib,
+    "stellaris_saving": stellaris.saving,
 }
 """By the name in ``measure.kind``."""

@@ -13,8 +13,9 @@ import yaml
 
 from benchmarks.pages import rendered, table
 from papers.estimates import SEEDS, text
-from papers.measures import KINDS, Results, percent
+from papers.measures import KINDS, percent
 from papers.pictures import data_hash, drawn_from
+from papers.runs import Results
 from papers.study import settings_hash
 
 REPRODUCED, NOT, UNDECIDED = "reproduced", "not reproduced", "undecided"

@@ -12,7 +12,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.drawing import BLUE, GREY, ORANGE, panels, saved
-from papers.measures import WINDOW_ROUNDS, Results, returns
+from papers.runs import WINDOW_ROUNDS, Results, returns
+from papers.stellaris.measures import returns_and_seconds
 
 HASH = "Data"
 """Text chunk of a PNG with the hash of what it is drawn from."""
@@ -89,6 +90,7 @@ def _at(steps: np.ndarray, totals: np.ndarray, columns: Iterable[Any]) -> np.nda
 
 
 DRAWINGS: Mapping[str, Callable[[Results, Mapping[str, Any]], Any]] = {
-    "returns_and_actors": returns_and_actors
+    "returns_and_actors": returns_and_actors,
+    "returns_and_seconds": returns_and_seconds,
 }
 """By the name in a picture's ``kind``."""

@@ -72,8 +72,11 @@ class Durations:
         self._started: set[int] = set()
 
     @classmethod
-    def read(cls, path: Path) -> Durations:
+    def read(cls, path: Path, *, is_warm: bool = False) -> Durations:
         """Reads a file of durations.
+
+        Args:
+            is_warm: Whether the learners have started before.
 
         Raises:
             ExperimentError: It cannot be read, or does not hold durations.
@@ -81,7 +84,8 @@ class Durations:
         try:
             found = json.loads(path.read_text())
             return cls(
-                found["start_s"], {int(key): one for key, one in found["gradient_s"].items()}
+                [0.0] if is_warm else found["start_s"],
+                {int(key): one for key, one in found["gradient_s"].items()},
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExperimentError(

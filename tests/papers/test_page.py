@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import yaml
 
-from papers.measures import KINDS, Results, returns
+from papers.measures import KINDS
 from papers.page import HEADS, Page, judged
 from papers.pictures import draw
+from papers.runs import Results, returns
 from papers.study import settings_hash
 from tests.helpers import ROOT
 
