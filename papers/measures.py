@@ -95,9 +95,10 @@ def overhead(results: Results, *, studies: Mapping[str, str], arm: str, learner:
     for label, study in studies.items():
         bill = Bill.of(results.studies[study], learner, "functions")
         runs = results.runs(study).get(arm, {}).values()
-        found[label] = over_seeds(
-            bill.detection_s(run).sum() / bill.round_s(run).sum() for run in runs
-        )
+        seconds = [(bill.detection_s(run).mean(), bill.round_s(run).mean()) for run in runs]
+        found[label] = over_seeds(detection_s / round_s for detection_s, round_s in seconds)
+        if seconds:
+            found[label]["note"] = f"rounds of {np.mean(seconds, axis=0)[1]:.1f} s"
     return found
 
 

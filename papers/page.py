@@ -92,7 +92,11 @@ class Page:
         seeds, needed = min((one["seeds"], one.get("of", len(SEEDS))) for one in estimates.values())
         if not any(one["seeds"] for one in estimates.values()):
             return [*head, "–", f"0 of {needed}", UNMEASURED, claim.get("note", "")]
-        ours = "<br>".join(_shown(claim, label, one) for label, one in estimates.items())
+        shown = (
+            _shown(claim, label if len(estimates) > 1 else "", one)
+            for label, one in estimates.items()
+        )
+        ours = "<br>".join(shown)
         if seeds < needed:
             return [
                 *head,
@@ -185,18 +189,24 @@ def judged(claim: Mapping[str, Any], estimate: Mapping[str, Any]) -> tuple[str, 
     if (bound := claim.get("at_most", claim.get("within"))) is not None:
         least = -bound if "within" in claim else -math.inf
         if least <= low and high <= bound:
-            return REPRODUCED, "within the bound"
+            return REPRODUCED, "the whole interval is within the bound"
         if high < least or low > bound:
-            return NOT, "beyond the bound"
-        return UNDECIDED, "the interval crosses the bound"
+            return NOT, "the whole interval is beyond the bound"
+        return UNDECIDED, "the interval includes the bound"
     half = claim.get("effect", 0.0) / 2.0
     if low > 0.0 and middle >= half:
-        return REPRODUCED, "at least half of the paper's effect" if half else "a clear effect"
+        return REPRODUCED, "at least half of the paper's effect" if half else "above zero"
     if high < 0.0:
-        return NOT, "a clear effect in the other direction"
+        return NOT, "the opposite: below zero"
     if high < half:
-        return NOT, f"{'an effect, but' if low > 0.0 else ''} less than half of the paper's".strip()
-    return UNDECIDED, "an effect, perhaps half of the paper's" if low > 0.0 else "may be chance"
+        return (
+            NOT,
+            f"{'above' if low > 0.0 else 'perhaps'} zero, but less than half of the paper's effect",
+        )
+    return (
+        UNDECIDED,
+        "above zero, perhaps half of the paper's effect" if low > 0.0 else "perhaps zero",
+    )
 
 
 def overall(verdicts: Mapping[str, str]) -> str:

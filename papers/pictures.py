@@ -51,7 +51,7 @@ def draw(results: Results, picture: Mapping[str, Any], path: Path) -> None:
 def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
     """Draws returns over environment steps, and below them the numbers of actors; a column for each study.
 
-    Lines are means over seeds, and bands go from the lowest to the highest quarter.
+    Lines are means over seeds, and bands go from the lowest to the highest quarter. The counts are the first seed's.
 
     Args:
         picture: ``arms``: by label.
@@ -72,13 +72,12 @@ def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
             above.plot(steps, curves.mean(0), color=colour, label=name)
             low, high = np.quantile(curves, (0.25, 0.75), axis=0)
             above.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
-            counts = _at(steps, totals, [run["actor_count"] for run in runs])
-            below.plot(steps, counts.mean(0), color=colour)
+            below.stairs(runs[0]["actor_count"], [0, *totals[0]], color=colour, baseline=None)
         above.set_title(label)
         below.set_xlabel("thousand environment steps")
         below.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("return")
-    axes[1, 0].set_ylabel("actors")
+    axes[1, 0].set_ylabel("actors\n(one run)")
     axes[0, 0].legend(frameon=False)
     return figure
 

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import yaml
 
+from papers import study as studying
+from papers.bills import LEARNER_HOUR_USD, Bill
 from papers.measures import KINDS
 from papers.page import HEADS, Page, judged
 from papers.pictures import draw
 from papers.runs import Results, returns
-from papers.study import settings_hash
+from papers.study import check_settings, settings_hash
 from tests.helpers import ROOT
 
 ROUNDS = 12
@@ -214,7 +216,7 @@ def test_the_check_says_no(folder: Path, spoil: Callable[[Path], object], says: 
 def test_a_row_has_the_estimate_its_interval_and_the_verdict(folder: Path) -> None:
     shown = row(folder, "Fig. 10(a)")
     # The metric is the mean of rounds 8 to 12, so ten times the height; the seeds' mean is 104.5.
-    assert shown["Ours"].startswith("Hopper +77 % [+77, +77]")
+    assert shown["Ours"].startswith("+77 % [+77, +77] (20 new")
     assert (shown["Seeds"], shown["Verdict"]) == ("10", "**reproduced**")
     assert row(folder, "Fig. 1")["Verdict"] == "open"
 
@@ -291,3 +293,110 @@ def test_dollars_end_with_the_return_that_the_worse_run_has(tmp_path: Path) -> N
     }
     assert measured(runs, tmp_path, **measure)["interquartile_mean"] == pytest.approx(1 - 7 / 12)
     assert measured(runs, tmp_path, **measure, at="rounds")["interquartile_mean"] == 0.0
+
+
+def test_a_program_with_numbers_for_columns_is_compared_by_its_last_round(tmp_path: Path) -> None:
+    theirs = {"episode_return_mean": [1.0, 100.0], "evaluation_return_mean": 200.0}
+    (tmp_path / "rllib.json").write_text(json.dumps({"runs": {"0": theirs, "1": theirs}}))
+    ours = {"episode_return_mean": [5.0, 90.0], "evaluation_return_mean": [None, 220.0]}
+    (tmp_path / "engine.json").write_text(json.dumps({"runs": {"normc": {"0": ours, "7": ours}}}))
+    measure = {"study": "engine", "rllib": "rllib", "arms": ["normc"]}
+    found = KINDS["beside_rllib"](Results(tmp_path, {}), **measure)["normc"]
+    assert found["interquartile_mean"] == pytest.approx(-0.1)
+    assert (found["seeds"], found["note"]) == (1, "20 new episodes +10 %")
+
+
+# Bills
+
+UNITS = {
+    "invocation_s": 1.0,
+    "step_s": 0.01,
+    "init_s": 5.0,
+    "gradient_step_s": 0.1,
+    "sample_s": 0.001,
+    "product_sample_s": 0.0001,
+}
+RUN = {
+    "actor_count": [8, 32, 16],
+    "env_steps": [800, 3200, 1600],
+    "gradient_steps": [10, 10, 10],
+    "samples_trained": [1000, 4000, 2000],
+    "hessian_products": [None, 10, 20],
+    "product_samples": [None, 1000, 1000],
+}
+LEARNER_S = [1.0 + 1.0, 1.0 + 4.0 + 1.0, 1.0 + 2.0 + 2.0]
+"""An actor of 100 steps takes 2 s on a core."""
+
+
+@pytest.mark.parametrize(
+    ("actors_on", "actors_s", "actors_usd"),
+    [
+        # Two turns for 32 actors on 16 vCPUs.
+        ("c5.4xlarge", [2.0, 4.0, 2.0], lambda _, round_s, __: 0.68 / 3600 * round_s),
+        ("artifact", [2.0, 2.0, 2.0], lambda _, round_s, __: 0.68 / 3600 * round_s),
+        (
+            "provisioned",
+            [2.0, 2.0, 2.0],
+            lambda count, round_s, actor_s: (
+                32 * round_s * 0.0000041667 + count * actor_s * 0.0000097222
+            ),
+        ),
+        # Eight start cold, then 24 more, then none.
+        (
+            "functions",
+            [7.0, 7.0, 2.0],
+            lambda count, _, actor_s: (
+                0.0000166667
+                * (count * actor_s + {8: 8, 32: 24, 16: 0}[count] * 5.0 * actor_s / 2.0)
+            ),
+        ),
+    ],
+)
+def test_a_bill_is_what_a_reader_of_the_prices_computes(
+    actors_on: str, actors_s: list[float], actors_usd: Callable[..., float]
+) -> None:
+    bill = Bill(UNITS, 1024, "gpu", actors_on)
+    slower = 1.0 if actors_on == "c5.4xlarge" else 1769 / 1024 / 0.68
+    round_s = [a * slower + b for a, b in zip(actors_s, LEARNER_S, strict=True)]
+    np.testing.assert_allclose(bill.round_s(RUN), round_s, rtol=1e-3)
+    usd = [
+        LEARNER_HOUR_USD["gpu"] / 3600 * one_s + actors_usd(count, one_s, 2.0 * slower)
+        for count, one_s in zip(RUN["actor_count"], round_s, strict=True)
+    ]
+    np.testing.assert_allclose(bill.usd(RUN), usd, rtol=1e-3)
+
+
+def test_a_gpu_makes_samples_and_products_faster() -> None:
+    study = {"file": "experiments/paper/hopper-ppo.yaml", "settings": {}}
+    cpu, gpu = (Bill.of(study, learner, "functions") for learner in ("cpu", "gpu"))
+    assert gpu.units["sample_s"] / cpu.units["sample_s"] == pytest.approx(0.05, abs=0.005)
+    assert gpu.units["product_sample_s"] / cpu.units["product_sample_s"] == pytest.approx(
+        0.17, abs=0.005
+    )
+    assert gpu.units["step_s"] == cpu.units["step_s"]
+
+
+def test_the_overhead_is_the_detectors_share(tmp_path: Path) -> None:
+    runs = {"nitro": {"0": a_run(1.0, 32)}}
+    measure = {"studies": {"Hopper": "boost"}, "arm": "nitro", "learner": "cpu"}
+    found = measured(runs, tmp_path, kind="overhead", **measure)
+    bill = Bill.of(
+        {"file": "experiments/paper/hopper-ppo.yaml", "settings": {}}, "cpu", "functions"
+    )
+    detection_s = 20 * 1024 * bill.units["product_sample_s"] * (ROUNDS - 1)
+    expected = detection_s / bill.round_s(runs["nitro"]["0"]).sum()
+    assert found["interquartile_mean"] == pytest.approx(expected)
+
+
+# Studies
+
+
+def test_a_folder_with_runs_of_other_settings_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(studying, "PROTOCOL", folder / "protocol.yaml")
+    check_settings("boost", folder / "work")
+    check_settings("boost", folder / "work")
+    change(folder / "base.yaml", "epochs: 10", "epochs: 11")
+    with pytest.raises(SystemExit, match="its runs had other settings than boost / fixed has now"):
+        check_settings("boost", folder / "work")
