@@ -84,7 +84,7 @@ class Page:
         """Returns a claim's row."""
         head = [claim["where"], _sentence(claim["claim"]), claim.get("value", "–")]
         if "open" in claim:
-            return [*head, "–", "–", OPEN, _sentence(claim["open"])]
+            return [*head, "–", "–", OPEN, f"{_sentence(claim['open']).rstrip('.')}."]
         if claim.get("measure", {}).get("kind") not in KINDS:
             return [*head, "–", "–", UNMEASURED, ""]
         measure = dict(claim["measure"])

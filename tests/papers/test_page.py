@@ -125,18 +125,17 @@ def change_results(folder: Path, edit: Callable[[dict[str, Any]], object]) -> No
     path.write_text(json.dumps(content))
 
 
+def check(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "papers", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
 # The page of this repository
 
 
 def test_nothing_is_stale() -> None:
-    checked = subprocess.run(
-        [sys.executable, "-m", "papers", "--check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (checked.returncode, checked.stderr) == (0, "")
+    assert check("--check") == (0, "")
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -147,6 +146,14 @@ def test_every_link_leads_somewhere() -> None:
 
 
 # The check says no
+
+
+def test_the_command_ends_with_1_until_it_writes_the_page(folder: Path) -> None:
+    change(folder / "README.md", "+77 %", "+78 %")
+    says = "README.md: is not what `python -m papers` writes now\n"
+    assert check("--check", "--folder", str(folder)) == (1, says)
+    assert check("--folder", str(folder)) == (0, "")
+    assert check("--check", "--folder", str(folder)) == (0, "")
 
 
 def test_a_page_as_it_should_be_has_no_problem(folder: Path) -> None:
