@@ -14,6 +14,7 @@ import numpy as np
 
 from papers.bills import Bill
 from papers.estimates import over_seeds, text
+from papers.nitro import boostable_measures
 from papers.runs import Estimates, Results, returns, rounds_compared
 from papers.stellaris import measures as stellaris
 
@@ -132,6 +133,7 @@ KINDS: Mapping[str, Callable[..., Estimates]] = {
     "saving": saving,
     "overhead": overhead,
     "beside_rllib": beside_rllib,
+    **boostable_measures.KINDS,
     "stellaris_saving": stellaris.saving,
 }
 """By the name in ``measure.kind``."""

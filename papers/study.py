@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,22 +105,36 @@ def check_settings(name: str, work: Path) -> None:
 
 def write(name: str, runs: list[Training]) -> None:
     """Writes the finished runs."""
-    study = studies()[name]
-    finished: dict[str, dict[int, Any]] = {}
+    finished: dict[str, dict[str, Any]] = {}
     commits: set[str] = set()
     seconds = 0.0
     for run in runs:
         if is_finished(run.directory):
             summary, rows, trained_by = records(run)
-            finished.setdefault(run.arm, {})[run.seed] = columns(rows, SERIES)
+            finished.setdefault(run.arm, {})[str(run.seed)] = columns(rows, SERIES)
             commits.update(trained_by)
             seconds += summary["measured_session_s"]
+    store(name, finished, commits, seconds)
+
+
+def store(
+    name: str, runs: Mapping[str, Mapping[str, Any]], commits: Iterable[str], seconds: float
+) -> None:
+    """Writes papers/results/STUDY.json.
+
+    Args:
+        name: The study.
+        runs: What was measured, by arm and seed.
+        commits: They measured it.
+        seconds: How long one core took.
+    """
+    study = studies()[name]
     content = {
         "study": name,
-        "hashes": {arm: settings_hash(study, arm) for arm in finished},
+        "hashes": {arm: settings_hash(study, arm) for arm in runs},
         "commits": sorted(commits),
         "core_hours": round(seconds / 3600, 3),
-        "runs": finished,
+        "runs": runs,
     }
     RESULTS.mkdir(exist_ok=True)
     write_atomically(RESULTS / f"{name}.json", json.dumps(content).encode())
