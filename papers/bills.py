@@ -70,7 +70,8 @@ class Bill:
     def detection_s(self, run: Run) -> np.ndarray:
         """Returns the detector's seconds of each round."""
         samples = _column(run, "hessian_products") * _column(run, "product_samples")
-        return samples * self.units["product_sample_s"]
+        seconds: np.ndarray = samples * self.units["product_sample_s"]
+        return seconds
 
     def round_s(self, run: Run) -> np.ndarray:
         """Returns the seconds of each round."""
@@ -109,8 +110,10 @@ class Bill:
 
     def _new_actors(self, run: Run) -> np.ndarray:
         most = np.maximum.accumulate(_column(run, "actor_count"))
-        return np.diff(most, prepend=0.0)
+        new: np.ndarray = np.diff(most, prepend=0.0)
+        return new
 
 
 def _column(run: Run, name: str) -> np.ndarray:
-    return np.nan_to_num(np.asarray(run[name], float))
+    column: np.ndarray = np.nan_to_num(np.asarray(run[name], float))
+    return column

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from runtime.show.estimates import interval_estimate
 
@@ -14,6 +16,19 @@ SEEDS = range(10)
 def over_seeds(values: Iterable[float]) -> dict[str, Any]:
     """Returns the interquartile mean and its 95 % interval over seeds."""
     return interval_estimate([float(one) for one in values])
+
+
+def relative(pairs: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Estimates the differences of pairs, as a share of the second values' mean."""
+    base = abs(float(np.mean([theirs for _, theirs in pairs]))) if pairs else 1.0
+    return over_seeds((ours - theirs) / base for ours, theirs in pairs)
+
+
+def percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an estimate times 100."""
+    return {
+        key: 100.0 * value if isinstance(value, float) else value for key, value in estimate.items()
+    }
 
 
 def number(value: float, form: str) -> str:

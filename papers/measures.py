@@ -13,16 +13,11 @@ from typing import Any
 import numpy as np
 
 from papers.bills import Bill
-from papers.estimates import over_seeds, text
+from papers.estimates import over_seeds, percent, relative, text
+from papers.minionsrl import measures as minionsrl
 from papers.nitro import boostable_measures
 from papers.runs import Estimates, Results, returns, rounds_compared
 from papers.stellaris import measures as stellaris
-
-
-def relative(pairs: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Estimates the differences of pairs, as a share of the second values' mean."""
-    base = abs(float(np.mean([theirs for _, theirs in pairs]))) if pairs else 1.0
-    return over_seeds((ours - theirs) / base for ours, theirs in pairs)
 
 
 def gain(
@@ -105,7 +100,7 @@ def overhead(results: Results, *, studies: Mapping[str, str], arm: str, learner:
 
 def beside_rllib(results: Results, *, study: str, rllib: str, arms: Sequence[str]) -> Estimates:
     """Returns by how much the return of each arm's last round differs from RLlib's."""
-    theirs = results.runs(rllib)
+    theirs: Mapping[str, Any] = results.runs(rllib)
     found = {}
     for arm in arms:
         ours = results.runs(study).get(arm, {})
@@ -121,13 +116,6 @@ def _new_episodes(estimate: Mapping[str, Any]) -> str:
     return f"20 new episodes {text(percent(estimate), 0, ' %', sign=True)}"
 
 
-def percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an estimate times 100."""
-    return {
-        key: 100.0 * value if isinstance(value, float) else value for key, value in estimate.items()
-    }
-
-
 KINDS: Mapping[str, Callable[..., Estimates]] = {
     "gain": gain,
     "saving": saving,
@@ -135,5 +123,6 @@ KINDS: Mapping[str, Callable[..., Estimates]] = {
     "beside_rllib": beside_rllib,
     **boostable_measures.KINDS,
     "stellaris_saving": stellaris.saving,
+    **minionsrl.KINDS,
 }
 """By the name in ``measure.kind``."""

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from benchmarks.pages import rendered, table
-from papers.estimates import SEEDS, text
-from papers.measures import KINDS, percent
+from papers.estimates import SEEDS, percent, text
+from papers.measures import KINDS
 from papers.pictures import data_hash, drawn_from
 from papers.runs import Results
 from papers.study import settings_hash

@@ -299,6 +299,7 @@ def train_on_runs(
         "max_steps": experiment.stop.max_steps,
         "episodes": episodes,
         "reached": sum(run.is_success for run in runs),
+        "env_steps": sum(row.env_steps for run in runs for row in run.rows),
         "seconds": sum(run.seconds for run in runs),
         "usd": sum(run.spent_usd for run in runs),
     }

@@ -1,0 +1,224 @@
+"""What MinionsRL's claims are measured by. Each measure is positive in its claim's direction.
+
+A run's seconds and dollars are those of `papers.bills`, until it reaches its target or ``stop.max_steps``. MinionsRL
+runs on functions. A rival may be an arm of another study. Its rounds are then asynchronous: its actors play while its
+learner updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from papers.bills import Bill
+from papers.estimates import over_seeds, percent, relative, text
+from papers.runs import Estimates, Results, Run, returns
+from runtime.scaler.minions_settings import scheduler_path
+from runtime.scaler.saved_scheduler import load_scheduler
+
+
+class AsynchronousBill(Bill):
+    """Seconds and dollars of rounds in which the actors play while the learner updates."""
+
+    def round_s(self, run: Run) -> np.ndarray:
+        """Returns the seconds of each round: the actors' or the learner's, whichever take longer."""
+        actor_s = self.actor_s(run)
+        longer: np.ndarray = np.maximum(actor_s, super().round_s(run) - actor_s)
+        return longer
+
+
+class Race:
+    """Runs of MinionsRL, and of a rival with the same seeds.
+
+    Attributes:
+        pairs: The runs of each seed.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        *,
+        study: str,
+        ours: str,
+        rival: str,
+        rival_study: str = "",
+        rival_on: str = "functions",
+    ) -> None:
+        """Reads the runs.
+
+        Args:
+            study: MinionsRL's study.
+            ours, rival: Arms.
+            rival_study: The rival's study, if it is another.
+            rival_on: What the rival's actors run on; see `papers.bills.Bill`.
+        """
+        self._studies = results.studies[study], results.studies[rival_study or study]
+        self._rival_bill = AsynchronousBill if rival_study else Bill
+        self._rival_on = rival_on
+        first = results.runs(study).get(ours, {})
+        second = results.runs(rival_study or study).get(rival, {})
+        self.pairs = [(first[seed], second[seed]) for seed in first if seed in second]
+
+    def totals(self, of: str, learner: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Returns the sums after each round of both runs of each pair.
+
+        Args:
+            of: ``seconds`` or ``dollars``.
+            learner: ``gpu`` or ``cpu``.
+        """
+        ours, theirs = self._studies
+        bills = (
+            Bill.of(ours, learner, "functions"),
+            self._rival_bill.of(theirs, learner, self._rival_on),
+        )
+        found = []
+        for pair in self.pairs:
+            columns = [
+                bill.round_s(run) if of == "seconds" else bill.usd(run)
+                for bill, run in zip(bills, pair, strict=True)
+            ]
+            found.append((np.cumsum(columns[0]), np.cumsum(columns[1])))
+        return found
+
+    def reached(self) -> str:
+        """Returns how many runs of each arm reached their target."""
+        limits = [study["settings"]["stop.max_steps"] for study in self._studies]
+        counts = [
+            sum(sum(pair[side]["env_steps"]) < limits[side] for pair in self.pairs)
+            for side in (0, 1)
+        ]
+        return f"{counts[0]} and {counts[1]} of {len(self.pairs)} reached the target"
+
+
+def to_target(results: Results, *, of: str, **race: Any) -> Estimates:
+    """Returns the share of a rival's seconds or dollars to the target that MinionsRL saves.
+
+    Args:
+        of: See `Race.totals`.
+        race: See `Race`.
+    """
+    runs = Race(results, **race)
+    with_gpu, with_cpu = (
+        _saved([(ours[-1], theirs[-1]) for ours, theirs in runs.totals(of, learner)])
+        for learner in ("gpu", "cpu")
+    )
+    with_gpu["note"] = f"{_percent(with_cpu)} with a CPU as learner; {runs.reached()}"
+    return {"Hopper": with_gpu}
+
+
+def to_target_with_training(results: Results, **race: Any) -> Estimates:
+    """Returns the share of a rival's dollars that one training saves if the scheduler's training counts too.
+
+    A step of the scheduler's training costs as much as one of ours.
+    """
+    runs = Race(results, **race)
+    if not runs.pairs:
+        return {"Hopper": over_seeds([])}
+    arm = results.studies[race["study"]]["arms"][race["ours"]]
+    history = load_scheduler(scheduler_path(arm["scaler.scheduler"])).history
+    totals = [(ours[-1], theirs[-1]) for ours, theirs in runs.totals("dollars", "gpu")]
+    steps = [sum(run["env_steps"]) for run, _ in runs.pairs]
+    once_usd = sum(entry["env_steps"] for entry in history) / sum(steps)
+    once_usd *= sum(ours for ours, _ in totals)
+    saved_usd = float(np.mean([theirs - ours for ours, theirs in totals]))
+    found = _saved([(ours + once_usd, theirs) for ours, theirs in totals])
+    found["note"] = (
+        f"the training pays after {once_usd / saved_usd:,.0f} trainings"
+        if saved_usd > 0
+        else "the training never pays"
+    )
+    return {"Hopper": found}
+
+
+def ahead(
+    results: Results, *, of: str, rivals: Mapping[str, Mapping[str, str]], **race: Any
+) -> Estimates:
+    """Returns by how much MinionsRL's return is higher, when the run of a pair that ends first has ended.
+
+    Args:
+        of: What both have taken then; see `Race.totals`.
+        rivals: By label: the rest of `Race`'s arguments.
+        race: See `Race`.
+    """
+    found = {}
+    for label, rival in rivals.items():
+        runs = Race(results, **race, **rival)
+        scores = []
+        for pair, totals in zip(runs.pairs, runs.totals(of, "gpu"), strict=True):
+            limit = min(total[-1] for total in totals)
+            scores.append(
+                [
+                    returns(run)[np.count_nonzero(total <= limit) - 1]
+                    for run, total in zip(pair, totals, strict=True)
+                ]
+            )
+        found[label] = relative(scores)
+    return found
+
+
+def longer_rounds(results: Results, *, study: str, ours: str, theirs: str) -> Estimates:
+    """Returns by how much an arm's rounds take longer than another's, on functions."""
+    bill = Bill.of(results.studies[study], "gpu", "functions")
+    pairs = [
+        [float(bill.round_s(run).mean()) for run in pair]
+        for pair in results.pairs(study, ours, theirs)
+    ]
+    return {"Hopper": relative(pairs)}
+
+
+def phases(
+    results: Results, *, study: str, arm: str, contrasts: Mapping[str, Sequence[Sequence[float]]]
+) -> Estimates:
+    """Returns how many actors more the mean round of one part of a run has than of another.
+
+    Args:
+        contrasts: By label: both parts, each from and to a share of the run's rounds.
+    """
+    runs = results.runs(study).get(arm, {}).values()
+    return {
+        label: over_seeds(
+            _mean_actors(run, *parts[0]) - _mean_actors(run, *parts[1]) for run in runs
+        )
+        for label, parts in contrasts.items()
+    }
+
+
+def different(results: Results, *, study: str, ours: str, theirs: str) -> Estimates:
+    """Returns by how much the final returns of two arms differ, whichever is higher."""
+    pairs = results.pairs(study, ours, theirs)
+    found = relative([[float(returns(run)[-1]) for run in pair] for pair in pairs])
+    middle = found["interquartile_mean"]
+    if middle is None or middle >= 0.0:
+        return {f"{ours} over {theirs}": found}
+    low, high = found["interval_low"], found["interval_high"]
+    found["interquartile_mean"] = -middle
+    found["interval_low"] = None if high is None else -high
+    found["interval_high"] = None if low is None else -low
+    return {f"{theirs} over {ours}": found}
+
+
+def _saved(totals: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    base = float(np.mean([theirs for _, theirs in totals])) if totals else 1.0
+    return over_seeds((theirs - ours) / base for ours, theirs in totals)
+
+
+def _percent(estimate: Mapping[str, Any]) -> str:
+    return text(percent(estimate), 0, " %", sign=True)
+
+
+def _mean_actors(run: Run, begins: float, ends: float) -> float:
+    counts = run["actor_count"]
+    first = round(begins * len(counts))
+    return float(np.mean(counts[first : max(round(ends * len(counts)), first + 1)]))
+
+
+KINDS: Mapping[str, Callable[..., Estimates]] = {
+    "to_target": to_target,
+    "to_target_with_training": to_target_with_training,
+    "ahead": ahead,
+    "longer_rounds": longer_rounds,
+    "phases": phases,
+    "different": different,
+}

@@ -1,0 +1,163 @@
+"""MinionsRL's measures on runs whose seconds, dollars and returns are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from papers.bills import Bill
+from papers.measures import KINDS
+from papers.minionsrl.measures import AsynchronousBill
+from papers.runs import Results
+from papers.study import studies
+
+FIRST, SECOND = "minions-hopper", "minions-impact"
+STUDY: dict[str, Any] = {**studies()[FIRST], "arms": {"minions": {"scaler.scheduler": "hopper"}}}
+
+
+def a_run(
+    counts: list[int], returned: list[float], passes: int = 30, steps: int = 512
+) -> dict[str, Any]:
+    sizes = [steps * count for count in counts]
+    return {
+        "actor_count": counts,
+        "env_steps": sizes,
+        "episode_return_mean": returned,
+        "episodes_finished": [10] * len(counts),
+        "hessian_products": [None] * len(counts),
+        "product_samples": [None] * len(counts),
+        "gradient_steps": [passes * size // 256 for size in sizes],
+        "samples_trained": [passes * size for size in sizes],
+    }
+
+
+def measured(tmp_path: Path, kind: str, runs: dict[str, dict[str, Any]], **arguments: Any) -> Any:
+    """Measures arms of ten equal seeds: those of FIRST, and ``impact`` of SECOND."""
+    for study, arms in (
+        (FIRST, {arm: run for arm, run in runs.items() if arm != "impact"}),
+        (SECOND, {arm: run for arm, run in runs.items() if arm == "impact"}),
+    ):
+        content = {
+            "runs": {arm: {str(seed): run for seed in range(10)} for arm, run in arms.items()}
+        }
+        (tmp_path / f"{study}.json").write_text(json.dumps(content))
+    results = Results(tmp_path, {FIRST: STUDY, SECOND: studies()[SECOND]})
+    return KINDS[kind](results, **arguments)
+
+
+def race(**more: Any) -> dict[str, Any]:
+    return {"study": FIRST, "ours": "minions", "rival": "max", **more}
+
+
+RISING = [100.0 * (k + 1) for k in range(8)]
+OURS, MAX = a_run([8] * 8, RISING), a_run([32] * 8, RISING)
+
+
+def test_less_time_and_money_to_the_target_are_shares_of_the_rivals(tmp_path: Path) -> None:
+    runs = {"minions": OURS, "max": MAX}
+    bill, server = (Bill.of(STUDY, "gpu", on) for on in ("functions", "c5.9xlarge"))
+    found = measured(tmp_path, "to_target", runs, of="seconds", **race())["Hopper"]
+    expected = 1 - bill.round_s(OURS).sum() / bill.round_s(MAX).sum()
+    assert found["interquartile_mean"] == pytest.approx(expected)
+    assert 0.5 < expected < 0.75
+    found = measured(tmp_path, "to_target", runs, of="dollars", **race(rival_on="c5.9xlarge"))
+    dollars = 1 - bill.usd(OURS).sum() / server.usd(MAX).sum()
+    assert found["Hopper"]["interquartile_mean"] == pytest.approx(dollars)
+    found = measured(tmp_path, "to_target", {"minions": MAX, "max": OURS}, of="dollars", **race())
+    assert found["Hopper"]["interquartile_mean"] < -1
+
+
+def test_runs_that_end_at_their_limit_have_not_reached_the_target(tmp_path: Path) -> None:
+    missed = a_run([32] * 40, [100.0] * 40)
+    missed["env_steps"][-1] -= sum(missed["env_steps"]) - 500_000
+    found = measured(
+        tmp_path, "to_target", {"minions": OURS, "max": missed}, of="dollars", **race()
+    )
+    assert "10 and 0 of 10 reached the target" in found["Hopper"]["note"]
+
+
+def test_asynchronous_actors_play_while_the_learner_updates(tmp_path: Path) -> None:
+    impact = a_run([32] * 8, RISING, passes=1, steps=50)
+    study = studies()[SECOND]
+    whole = Bill.of(study, "cpu", "c5.9xlarge")
+    actor_s, round_s = whole.actor_s(impact), whole.round_s(impact)
+    overlapping = AsynchronousBill.of(study, "cpu", "c5.9xlarge")
+    assert overlapping.round_s(impact) == pytest.approx(np.maximum(actor_s, round_s - actor_s))
+    found = measured(
+        tmp_path,
+        "to_target",
+        {"minions": OURS, "impact": impact},
+        of="seconds",
+        **race(rival="impact", rival_study=SECOND, rival_on="c5.9xlarge"),
+    )["Hopper"]
+    ours = Bill.of(STUDY, "gpu", "functions").round_s(OURS).sum()
+    theirs = AsynchronousBill.of(study, "gpu", "c5.9xlarge").round_s(impact).sum()
+    assert found["interquartile_mean"] == pytest.approx(1 - ours / theirs)
+
+
+def test_the_schedulers_training_counts_with_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Saved:
+        history = ({"env_steps": 7 * sum(OURS["env_steps"])}, {"env_steps": sum(OURS["env_steps"])})
+
+    monkeypatch.setattr("papers.minionsrl.measures.load_scheduler", lambda path: Saved)
+    bill = Bill.of(STUDY, "gpu", "functions")
+    ours, theirs = bill.usd(OURS).sum(), bill.usd(MAX).sum()
+    found = measured(tmp_path, "to_target_with_training", {"minions": OURS, "max": MAX}, **race())[
+        "Hopper"
+    ]
+    assert found["interquartile_mean"] == pytest.approx(1 - 9 * ours / theirs)
+    assert f"after {8 * ours / (theirs - ours):,.0f} trainings" in found["note"]
+    found = measured(tmp_path, "to_target_with_training", {"minions": MAX, "max": OURS}, **race())
+    assert found["Hopper"]["note"] == "the training never pays"
+
+
+def test_returns_are_compared_when_the_first_of_a_pair_ends(tmp_path: Path) -> None:
+    """A round of 8 actors takes a bit more than a quarter of one of 32."""
+    ours = a_run([8] * 24, [10.0 * k for k in range(24)])
+    theirs = a_run([32] * 40, [5.0 * k for k in range(40)])
+    bill = Bill.of(STUDY, "gpu", "functions")
+    ours_s, theirs_s = (np.cumsum(bill.round_s(run)) for run in (ours, theirs))
+    last = np.count_nonzero(theirs_s <= ours_s[-1]) - 1
+    assert 4 < last < 10
+    rivals = {"Max": {"rival": "max"}}
+    found = measured(
+        tmp_path,
+        "ahead",
+        {"minions": ours, "max": theirs},
+        of="seconds",
+        study=FIRST,
+        ours="minions",
+        rivals=rivals,
+    )["Max"]
+    assert found["interquartile_mean"] == pytest.approx(210.0 / (5.0 * (last - 2)) - 1)
+
+
+def test_rounds_phases_and_differences(tmp_path: Path) -> None:
+    counts = [30] * 10 + [10] * 18 + [20] * 2
+    runs = {"minions": a_run(counts, [3.0] * 30), "max": MAX, "fixed-16": a_run([16] * 8, RISING)}
+    contrasts = {"begin": [[0.0, 0.333], [0.333, 0.667]], "end": [[0.9, 1.0], [0.333, 0.667]]}
+    found = measured(tmp_path, "phases", runs, study=FIRST, arm="minions", contrasts=contrasts)
+    assert found["begin"]["interquartile_mean"] == pytest.approx(20.0)
+    assert found["end"]["interquartile_mean"] == pytest.approx(np.mean([10, 20, 20]) - 10)
+    arms = {"ours": "max", "theirs": "fixed-16"}
+    longer = measured(tmp_path, "longer_rounds", runs, study=FIRST, **arms)["Hopper"]
+    assert 0.4 < longer["interquartile_mean"] < 1.0
+    arms = {"ours": "minions", "theirs": "max"}
+    ((label, found),) = measured(tmp_path, "different", runs, study=FIRST, **arms).items()
+    assert label == "max over minions"
+    assert found["interquartile_mean"] == pytest.approx(1 - 3.0 / 600.0)
+    assert 0.0 < found["interval_low"] <= found["interval_high"]
+
+
+def test_nothing_measured_yet_is_no_error(tmp_path: Path) -> None:
+    for of in ("seconds", "dollars"):
+        found = measured(tmp_path, "to_target", {"max": MAX}, of=of, **race())
+        assert found["Hopper"]["seeds"] == 0
+    found = measured(tmp_path, "to_target_with_training", {"max": MAX}, **race())
+    assert found["Hopper"]["seeds"] == 0
