@@ -1,8 +1,7 @@
 """What the claims of papers/protocol.yaml are measured by.
 
 A measure takes the results and its arguments, and returns estimates over seeds (`papers.estimates`) by label, such as
-an environment. It is positive in the claim's direction. An estimate may have a ``note`` for the page, and ``of``, the
-number of runs that a verdict needs if it is not the protocol's number of seeds.
+an environment. It is positive in the claim's direction. An estimate may have a ``note`` for the page.
 """
 
 from __future__ import annotations

@@ -89,22 +89,17 @@ class Page:
             return [*head, "–", "–", UNMEASURED, ""]
         measure = dict(claim["measure"])
         estimates = KINDS[measure.pop("kind")](self.results, **measure)
-        seeds, needed = min((one["seeds"], one.get("of", len(SEEDS))) for one in estimates.values())
+        seeds = min(one["seeds"] for one in estimates.values())
+        of_all = f"{seeds} of {len(SEEDS)}"
         if not any(one["seeds"] for one in estimates.values()):
-            return [*head, "–", f"0 of {needed}", UNMEASURED, claim.get("note", "")]
+            return [*head, "–", of_all, UNMEASURED, claim.get("note", "")]
         shown = (
             _shown(claim, label if len(estimates) > 1 else "", one)
             for label, one in estimates.items()
         )
         ours = "<br>".join(shown)
-        if seeds < needed:
-            return [
-                *head,
-                ours,
-                f"{seeds} of {needed}",
-                UNMEASURED,
-                f"Being measured: a verdict needs all {needed} seeds.",
-            ]
+        if seeds < len(SEEDS):
+            return [*head, ours, of_all, UNMEASURED, "Being measured: a verdict needs all seeds."]
         verdicts = {label: judged(claim, one) for label, one in estimates.items()}
         return [
             *head,

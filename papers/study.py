@@ -3,7 +3,7 @@
 Continues where it ended. Trains seed by seed, so that the arms can be compared at any time, and writes
 papers/results/STUDY.json after each run: the hash of each arm's settings, and the columns of each run's rounds. An arm
 with ``counts_of`` and ``order`` plays a schedule made from that arm's run of the same seed; see papers.nitro.schedules.
-Refuses a folder whose runs had other settings.
+Refuses runs that had other settings.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import yaml
 from benchmarks.provenance import ROOT
 from papers.estimates import SEEDS
 from papers.trainings import Training, asked_for, columns, is_finished, records, train_all
+from runtime.experiment import yaml_text
 from runtime.experiment.loading import self_contained
 from runtime.records.files import write_atomically
 
@@ -49,18 +50,22 @@ def studies() -> Mapping[str, Any]:
     return found
 
 
+def file_values(path: Path) -> dict[str, Any]:
+    """Returns the values of an experiment file and of those that it extends, by ``section.key``."""
+    tree = yaml_text.parse(self_contained(path).decode(), str(path))
+    values = {name: value for name, value in tree.items() if not isinstance(value, dict)}
+    for section in tree.keys() - values.keys():
+        values |= {f"{section}.{key}": value for key, value in tree[section].items()}
+    return values
+
+
 def settings_hash(study: Mapping[str, Any], arm: str) -> str:
-    """Returns a hash of what an arm is trained with: its merged experiment file, the study's and its own settings.
+    """Returns a hash of what an arm is trained with, and of the arm whose counts it plays.
 
     Args:
         study: An entry of the protocol. One without ``file`` has settings alone.
     """
-    file = yaml.safe_load(self_contained(ROOT / study["file"])) if "file" in study else {}
-    values = {
-        f"{section}.{key}": value
-        for section, keys in file.items()
-        for key, value in (keys if isinstance(keys, dict) else {"": keys}).items()
-    }
+    values = file_values(ROOT / study["file"]) if "file" in study else {}
     values |= {**study.get("settings", {}), **study["arms"][arm]}
     if "counts_of" in values:
         values["counts_of"] = settings_hash(study, values["counts_of"])
@@ -86,21 +91,25 @@ def _directory(work: Path, name: str, arm: str, seed: int) -> Path:
     return work / name / arm / f"seed-{seed}"
 
 
-def check_settings(name: str, work: Path) -> None:
-    """Notes with which settings the runs of a folder are trained.
+def check_finished(runs: Iterable[Training]) -> None:
+    """Checks that finished runs were trained with the settings that protocol and experiment file have now.
 
     Raises:
-        SystemExit: The folder has runs with others.
+        SystemExit: One was not.
     """
-    for arm in studies()[name]["arms"]:
-        note, current = work / name / arm / "settings.txt", settings_hash(studies()[name], arm)
-        note.parent.mkdir(parents=True, exist_ok=True)
-        if note.exists() and note.read_text() != current:
-            raise SystemExit(
-                f"{note.parent}: its runs had other settings than {name} / {arm} has now; "
-                "allowed: another --work, or this one without that folder"
-            )
-        note.write_text(current)
+    for run in runs:
+        if not is_finished(run.directory):
+            continue
+        trained = file_values(run.directory / "config.yaml")
+        values = {**file_values(ROOT / run.file), **run.settings}
+        if run.source is not None:
+            values["scaler.kind"] = "schedule"
+        for key, value in values.items():
+            if trained.get(key, value) != value:
+                raise SystemExit(
+                    f"{run.directory}: was trained with {key} = {trained[key]!r}, and {run.arm!r} has {value!r} now; "
+                    "delete it, or choose another --work"
+                )
 
 
 def write(name: str, runs: list[Training]) -> None:
@@ -146,7 +155,7 @@ def main() -> None:
         __doc__ or "", [name for name, study in studies().items() if "program" not in study]
     )
     runs = trainings(chosen.workload, chosen.work)
-    check_settings(chosen.workload, chosen.work)
+    check_finished(runs)
     asked = [run for run in runs if not chosen.arms or run.arm in chosen.arms]
     train_all(asked, jobs=chosen.jobs, note=lambda: write(chosen.workload, runs))
     write(chosen.workload, runs)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import numpy as np
 import pytest
 import yaml
 
-from papers import study as studying
 from papers.bills import LEARNER_HOUR_USD, Bill
 from papers.measures import KINDS
 from papers.page import HEADS, Page, judged
 from papers.pictures import draw
 from papers.runs import Results, returns
-from papers.study import check_settings, settings_hash
+from papers.study import check_finished, settings_hash
+from papers.trainings import Training
 from tests.helpers import ROOT
 
 ROUNDS = 12
@@ -398,12 +399,19 @@ def test_the_overhead_is_the_detectors_share(tmp_path: Path) -> None:
 # Studies
 
 
-def test_a_folder_with_runs_of_other_settings_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(studying, "PROTOCOL", folder / "protocol.yaml")
-    check_settings("boost", folder / "work")
-    check_settings("boost", folder / "work")
+def test_a_finished_run_with_other_settings_is_refused(folder: Path) -> None:
+    settings = {"stop.max_rounds": ROUNDS, "scaler.kind": "fixed", "seed": 3}
+    run = Training(str(folder / "hopper-ppo.yaml"), "fixed", 3, settings, folder / "seed-3")
+    run.directory.mkdir()
+    config = "algorithm: {kind: ppo, epochs: 10}\nscaler: {kind: fixed}\nseed: 3\n"
+    (run.directory / "config.yaml").write_text(config)
     change(folder / "base.yaml", "epochs: 10", "epochs: 11")
-    with pytest.raises(SystemExit, match="its runs had other settings than boost / fixed has now"):
-        check_settings("boost", folder / "work")
+    check_finished([run])
+    (run.directory / "summary.json").write_text('{"stop_reason": "max_rounds"}')
+    with pytest.raises(SystemExit, match="trained with algorithm.epochs = 10, and 'fixed' has 11"):
+        check_finished([run])
+    change(folder / "base.yaml", "epochs: 11", "epochs: 10")
+    check_finished([run])
+    other = replace(run, settings={**settings, "seed": 4})
+    with pytest.raises(SystemExit, match="trained with seed = 3"):
+        check_finished([other])
