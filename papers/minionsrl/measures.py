@@ -84,9 +84,12 @@ class Race:
 
     def reached(self) -> str:
         """Returns how many runs of each arm reached their target."""
-        limits = [study["settings"]["stop.max_steps"] for study in self._studies]
+        targets = [study["settings"]["stop.target_return"] for study in self._studies]
         counts = [
-            sum(sum(pair[side]["env_steps"]) < limits[side] for pair in self.pairs)
+            sum(
+                (pair[side]["evaluation_return_mean"][-1] or 0.0) >= targets[side]
+                for pair in self.pairs
+            )
             for side in (0, 1)
         ]
         return f"{counts[0]} and {counts[1]} of {len(self.pairs)} reached the target"
