@@ -85,28 +85,26 @@ class Page:
         head = [claim["where"], _sentence(claim["claim"]), claim.get("value", "–")]
         if "open" in claim:
             return [*head, "–", "–", OPEN, f"{_sentence(claim['open']).rstrip('.')}."]
-        if claim.get("measure", {}).get("kind") not in KINDS:
-            return [*head, "–", "–", UNMEASURED, ""]
-        measure = dict(claim["measure"])
-        estimates = KINDS[measure.pop("kind")](self.results, **measure)
-        seeds = min(one["seeds"] for one in estimates.values())
-        of_all = f"{seeds} of {len(SEEDS)}"
-        if not any(one["seeds"] for one in estimates.values()):
-            return [*head, "–", of_all, UNMEASURED, claim.get("note", "")]
+        measure = dict(claim.get("measure", {}))
+        kind = KINDS.get(measure.pop("kind", ""))
+        estimates = kind(self.results, **measure) if kind else {}
+        counts = [str(one["seeds"]) for one in estimates.values()]
+        if set(counts) <= {"0"}:
+            return [*head, "–", "–", UNMEASURED, claim.get("note", "")]
+        verdicts = {label: judged(claim, one) for label, one in estimates.items()}
         shown = (
             _shown(claim, label if len(estimates) > 1 else "", one)
             for label, one in estimates.items()
+            if one["seeds"]
         )
-        ours = "<br>".join(shown)
-        if seeds < len(SEEDS):
-            return [*head, ours, of_all, UNMEASURED, "Being measured: a verdict needs all seeds."]
-        verdicts = {label: judged(claim, one) for label, one in estimates.items()}
         return [
             *head,
-            ours,
-            f"{seeds}",
+            "<br>".join(shown),
+            counts[0]
+            if set(counts) == {str(len(SEEDS))}
+            else f"{' / '.join(counts)} of {len(SEEDS)}",
             overall({label: verdict for label, (verdict, _) in verdicts.items()}),
-            " ".join([*_reasons(verdicts), claim.get("note", "")]).strip(),
+            f"{_reasons(verdicts)} {claim.get('note', '')}".strip(),
         ]
 
     def problems(self) -> Iterable[str]:
@@ -177,7 +175,9 @@ class Page:
 
 
 def judged(claim: Mapping[str, Any], estimate: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns an estimate's verdict and why."""
+    """Returns an estimate's verdict and why. There is none before all seeds are trained."""
+    if estimate["seeds"] < len(SEEDS):
+        return UNMEASURED, "being measured"
     middle, low, high = (
         estimate[key] for key in ("interquartile_mean", "interval_low", "interval_high")
     )
@@ -210,6 +210,8 @@ def overall(verdicts: Mapping[str, str]) -> str:
     if labels:
         where = f" ({', '.join(labels)})" if len(labels) < len(verdicts) else ""
         return f"**{REPRODUCED}**{where}"
+    if UNMEASURED in verdicts.values():
+        return UNMEASURED
     return f"**{NOT if set(verdicts.values()) == {NOT} else UNDECIDED}**"
 
 
@@ -233,14 +235,14 @@ def _shown(claim: Mapping[str, Any], label: str, estimate: Mapping[str, Any]) ->
     return f"{label} {value}{note}".strip()
 
 
-def _reasons(by_label: Mapping[str, tuple[str, str]]) -> list[str]:
+def _reasons(verdicts: Mapping[str, tuple[str, str]]) -> str:
     """Returns a sentence for each reason, with its labels unless all have the same."""
     labels: dict[str, list[str]] = {}
-    for label, (_, reason) in by_label.items():
+    for label, (_, reason) in verdicts.items():
         labels.setdefault(reason, []).append(label)
     if len(labels) == 1:
-        return [f"{_sentence(reason)}." for reason in labels]
-    return [f"{', '.join(names)}: {reason}." for reason, names in labels.items()]
+        return f"{_sentence(*labels)}."
+    return " ".join(f"{', '.join(names)}: {reason}." for reason, names in labels.items())
 
 
 def _summary(verdicts: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.drawing import BLUE, GREY, ORANGE, panels, saved
-from papers.runs import WINDOW_ROUNDS, Results, returns
+from papers.runs import Results, Run
 from papers.stellaris.measures import returns_and_seconds
 
 HASH = "Data"
@@ -49,7 +49,7 @@ def draw(results: Results, picture: Mapping[str, Any], path: Path) -> None:
 
 
 def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
-    """Draws returns over environment steps, and below them the numbers of actors; a column for each study.
+    """Draws each round's return over environment steps, and below it the numbers of actors; a column for each study.
 
     Lines are means over seeds, and bands go from the lowest to the highest quarter. The counts are the first seed's.
 
@@ -67,8 +67,8 @@ def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
             if not runs:
                 continue
             totals = np.array([np.cumsum(run["env_steps"]) for run in runs]) / 1000
-            steps = np.linspace(totals[:, WINDOW_ROUNDS - 1].max(), totals[:, -1].min(), 100)
-            curves = _at(steps, totals, [returns(run) for run in runs])
+            steps = np.linspace(totals[:, 0].max(), totals[:, -1].min(), 100)
+            curves = np.array([_at(steps, *one) for one in zip(totals, runs, strict=True)])
             above.plot(steps, curves.mean(0), color=colour, label=name)
             low, high = np.quantile(curves, (0.25, 0.75), axis=0)
             above.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
@@ -82,10 +82,11 @@ def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
     return figure
 
 
-def _at(steps: np.ndarray, totals: np.ndarray, columns: Iterable[Any]) -> np.ndarray:
-    """Returns each run's column at numbers of steps, linear between the ends of rounds."""
-    pairs = zip(totals, columns, strict=True)
-    return np.array([np.interp(steps, total, np.asarray(one, float)) for total, one in pairs])
+def _at(steps: np.ndarray, totals: np.ndarray, run: Run) -> np.ndarray:
+    """Returns a run's returns at numbers of steps, linear between the ends of rounds in which episodes ended."""
+    returned = np.asarray(run["episode_return_mean"], float)
+    has_ended = np.isfinite(returned)
+    return np.interp(steps, totals[has_ended], returned[has_ended])
 
 
 DRAWINGS: Mapping[str, Callable[[Results, Mapping[str, Any]], Any]] = {

@@ -16,7 +16,7 @@ import yaml
 
 from papers.bills import LEARNER_HOUR_USD, Bill
 from papers.measures import KINDS
-from papers.page import HEADS, Page, judged
+from papers.page import HEADS, Page, judged, overall
 from papers.pictures import draw
 from papers.runs import Results, returns
 from papers.study import check_finished, settings_hash
@@ -261,7 +261,24 @@ def test_the_rules_decide(
     claim: dict[str, float], low: float, middle: float, high: float, verdict: str
 ) -> None:
     estimate = {"interquartile_mean": middle, "interval_low": low, "interval_high": high}
-    assert judged(claim, estimate)[0] == verdict
+    assert judged(claim, {**estimate, "seeds": 10})[0] == verdict
+    assert judged(claim, {**estimate, "seeds": 9})[0] == "not measured yet"
+
+
+@pytest.mark.parametrize(
+    ("of_each", "verdict"),
+    [
+        (["reproduced", "reproduced"], "**reproduced**"),
+        (["reproduced", "not reproduced"], "**reproduced** (Hopper)"),
+        (["reproduced", "not measured yet"], "**reproduced** (Hopper)"),
+        (["undecided", "not measured yet"], "not measured yet"),
+        (["not reproduced", "not measured yet"], "not measured yet"),
+        (["undecided", "not reproduced"], "**undecided**"),
+        (["not reproduced", "not reproduced"], "**not reproduced**"),
+    ],
+)
+def test_one_environment_is_enough_to_reproduce(of_each: list[str], verdict: str) -> None:
+    assert overall(dict(zip(("Hopper", "Humanoid"), of_each, strict=True))) == verdict
 
 
 # Measures
