@@ -9,6 +9,8 @@ import pytest
 from papers.minionsrl.__main__ import main
 from papers.minionsrl.runs import read_run
 from papers.minionsrl.training import SchedulerLearner
+from runtime.scaler.interfaces import RoundView
+from runtime.scaler.minions_settings import MinionsSettings
 from runtime.scaler.saved_scheduler import load_scheduler
 from tests.helpers import rounds
 from tests.scaler.schedulers import PRICING, make_scheduler
@@ -50,6 +52,12 @@ def test_a_scheduler_is_trained_further_on_real_runs_and_then_shown(
     assert main(["show", tuned]) == 0
     shown = capsys.readouterr().out
     run = read_run(path, load_scheduler(Path(tuned)).pricing)
+    drew = str(tmp_path / "tuned.runs" / "scheduler-0001.safetensors")
+    scaler = MinionsSettings(actors_min=2, actors_max=6, scheduler=drew).make()
+    for k, finished in enumerate(run.rows, start=1):
+        view = RoundView(k, target_return=1000.0, budget_usd=1.0, seed=10_001)
+        assert scaler.decide(view).actor_count == finished.actor_count
+        scaler.observe(finished)
     assert f"all of this cost ${2.0 + run.spent_usd:.4f}" in shown
     assert "2. trained on real runs" in shown
     assert main([*words, "--set", "scaler.actors_max=5"]) == 2
