@@ -24,7 +24,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     page = Page.of(options.folder)
-    if not options.check:
+    if not options.check and not any(page.wrong_claims()):
         page.path.write_text(page.text())
         for name, paper in page.protocol["papers"].items():
             if "picture" in paper:

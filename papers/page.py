@@ -71,11 +71,14 @@ class Page:
                     "table": table(HEADS, rows),
                 }
             )
+        studies: dict[tuple[str, str], list[str]] = {}
+        for name, study in self.protocol["studies"].items():
+            studies.setdefault((study["question"], study.get("departures", "")), []).append(name)
         contents = [self.results.content(study) for study in self.protocol["studies"]]
         return rendered(
             Path(__file__).with_suffix(".md"),
             papers=papers,
-            studies=self.protocol["studies"],
+            studies=studies,
             changes=self.protocol["changes"],
             core_hours=sum(content.get("core_hours", 0.0) for content in contents),
         )
@@ -109,7 +112,7 @@ class Page:
 
     def problems(self) -> Iterable[str]:
         """Yields a line for everything that is stale, missing or of nothing."""
-        problems = [*self._stale_results(), *self._wrong_claims()]
+        problems = [*self._stale_results(), *self.wrong_claims()]
         yield from problems
         if not problems and (not self.path.exists() or self.path.read_text() != self.text()):
             yield f"{self.path.name}: is not what `python -m papers` writes now"
@@ -135,7 +138,8 @@ class Page:
                         f"and {study.get('file', 'its program')} now; train it again"
                     )
 
-    def _wrong_claims(self) -> Iterable[str]:
+    def wrong_claims(self) -> Iterable[str]:
+        """Yields a line for each claim that no page can be written with, and for each result without a row."""
         papers = self.protocol["papers"]
         covered = set()
         for claim in self.protocol["claims"]:

@@ -55,6 +55,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "base.yaml").write_text("algorithm: {kind: ppo, epochs: 10}\n")
     (tmp_path / "hopper-ppo.yaml").write_text("extends: base.yaml\nenvironment: {id: Hopper-v5}\n")
     study = {
+        "question": "Does it pay?",
         "file": str(tmp_path / "hopper-ppo.yaml"),
         "settings": {"stop.max_rounds": ROUNDS},
         "arms": {"fixed": {"scaler.kind": "fixed"}, "nitro": {"scaler.kind": "nitro"}},
@@ -154,6 +155,10 @@ def test_the_command_ends_with_1_until_it_writes_the_page(folder: Path) -> None:
     says = "README.md: is not what `python -m papers` writes now\n"
     assert check("--check", "--folder", str(folder)) == (1, says)
     assert check("--folder", str(folder)) == (0, "")
+    change(folder / "protocol.yaml", "Hopper: boost\n    theirs", "Hopper: bost\n    theirs")
+    says = "claim 'Fig. 10(a)' of nitro: study 'bost' is not in the protocol\n"
+    assert check("--folder", str(folder)) == (1, says)
+    change(folder / "protocol.yaml", "Hopper: bost\n    theirs", "Hopper: boost\n    theirs")
     assert check("--check", "--folder", str(folder)) == (0, "")
 
 
