@@ -6,7 +6,7 @@
     python -m benchmarks.gpu --rehearse [--peers PYTHON]
 
 Writes benchmarks/results/gpu/PART.json after each point. The same command continues with missing points. A part that
-lacks a package names it and writes nothing. ``--page`` draws the results into papers/gmi_drl/gpu.md. ``--rehearse``
+lacks a package names it and writes nothing. ``--page`` writes them into papers/gmi_drl/gpu.md. ``--rehearse``
 tries everything at its smallest size on a CPU, into a temporary folder. Its numbers mean nothing.
 
 Figures need mujoco-warp (the extra warp), games stable-baselines3 (benchmarks/peers/requirements.txt).

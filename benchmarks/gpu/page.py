@@ -1,8 +1,7 @@
-"""Writes the page of the GPU measurements. All numbers and pictures come from results; missing ones are stated."""
+"""Writes the page of the GPU measurements. All numbers come from results; missing ones are stated."""
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,14 +29,12 @@ class Figure:
         by: Settings of a point that make a line of the table; turns are combined.
         measures: The measures of each line.
         alike: The settings that a line shares with its reference line, the first such line; None = no ratios.
-        along: The x-axis of the picture: a setting, or ``curve``; empty = no picture.
     """
 
     part: str
     by: tuple[str, ...]
     measures: tuple[str, ...]
     alike: tuple[str, ...] | None = None
-    along: str = ""
 
 
 LAYOUT, SPEEDS = ("task", "instances", "environments", "backend"), ("steps_per_s", "served_per_s")
@@ -56,14 +53,13 @@ FIGURES = {
         "sweep",
         LAYOUT[::2],
         ("utilisation_percent", "sm_activity_percent", "sm_occupancy_percent"),
-        along="environments",
     ),
-    "fig10": Figure("sweep", LAYOUT[::2], ("steps_per_s", "memory_mib"), along="environments"),
+    "fig10": Figure("sweep", LAYOUT[::2], ("steps_per_s", "memory_mib")),
     "fig7": Figure(
         "fig7", LAYOUT, (*SPEEDS, "utilisation_percent", "sm_activity_percent"), ("task",)
     ),
     "fig8": Figure("fig8", LAYOUT, SPEEDS, ("task", "instances")),
-    "fig9": Figure("fig9", LAYOUT, ("steps_per_s", "elapsed_s", "last_return"), along="curve"),
+    "fig9": Figure("fig9", LAYOUT, ("steps_per_s", "elapsed_s", "last_return")),
     "atari": Figure("atari", ("contender",), ROUNDS, ()),
     "work": Figure("work", ("file", "device"), UNITS, ("file",)),
 }
@@ -82,7 +78,7 @@ UNITS_OF = {
     "sample_s": "sample, s",
     "product_sample_s": "sample of a product, s",
 }
-"""Heads of columns and titles of panels that say more than their keys."""
+"""Heads of columns that say more than their keys."""
 
 
 def middles(rows: Rows, figure: Figure) -> dict[tuple[Any, ...], dict[str, float | None]]:
@@ -128,41 +124,8 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def curves_of(rows: Rows, figure: Figure) -> dict[str, dict[str, list[Sequence[float]]]]:
-    """Returns the lines of a picture, by panel and name."""
-    panels: dict[str, dict[str, list[Sequence[float]]]] = {}
-    if figure.along == "curve":
-        for row in rows:
-            name = f"{row['point']['instances']} × {row['point']['environments']:,}, seed {row['point']['turn']}"
-            panels.setdefault(row["point"]["task"], {})[name] = row["curve"]
-    elif figure.along:
-        for key, values in middles(rows, figure).items():
-            for measure, value in values.items():
-                if value is not None:
-                    panel = panels.setdefault(UNITS_OF.get(measure, measure.replace("_", " ")), {})
-                    panel.setdefault(key[0], []).append((key[figure.by.index(figure.along)], value))
-    return panels
-
-
-def draw(
-    figure: Figure, panels: Mapping[str, Mapping[str, list[Sequence[float]]]], path: Path
-) -> None:
-    """Draws a picture."""
-    from benchmarks import drawing
-
-    picture, axes = drawing.panels(len(panels), (4.5 * len(panels), 3.4), squeeze=False)
-    for panel, (title, lines) in zip(axes[0], panels.items(), strict=True):
-        for name, line in lines.items():
-            panel.plot(*zip(*line, strict=True), "o-", ms=3, label=name)
-        panel.set(
-            title=title, xlabel="seconds of rounds" if figure.along == "curve" else figure.along
-        )
-        panel.legend(fontsize=7, frameon=False)
-    drawing.saved(picture, path)
-
-
-def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> str:
-    """Returns a figure's picture, table and missing points, or the reason why it was not measured."""
+def shown(name: str, found: Mapping[str, Any], without: str) -> str:
+    """Returns a figure's table and missing points, or the reason why it was not measured."""
     figure, rows = FIGURES[name], found.get("points", [])
     if not rows:
         return NO_RESULTS.format(without, figure.part)
@@ -173,7 +136,6 @@ def shown(name: str, found: Mapping[str, Any], pictures: str, without: str) -> s
     missing = len(found["not_measured"])
     return "\n".join(
         [
-            *([f"![{name}]({pictures}/{name}.png)\n"] if curves_of(rows, figure) else []),
             table_of(rows, figure),
             *(
                 [f"{missing} of {len(rows) + missing} points are not measured.\n"]
@@ -207,12 +169,11 @@ def where(results: Mapping[str, Mapping[str, Any]]) -> str:
     return " ".join(told) + "\n" if found else ""
 
 
-def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
+def page(results: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the page of these results.
 
     Args:
         results: Results by part.
-        pictures: The folder of pictures, relative to the page.
     """
     is_rehearsal = any(found.get("is_rehearsed") for found in results.values())
     title, without = (
@@ -224,7 +185,7 @@ def page(results: Mapping[str, Mapping[str, Any]], pictures: str) -> str:
         title=title,
         measured=where(results),
         **{
-            name: shown(name, results.get(figure.part, {}), pictures, without)
+            name: shown(name, results.get(figure.part, {}), without)
             for name, figure in FIGURES.items()
         },
     )
@@ -235,7 +196,7 @@ def read_all(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def write(results: Path, path: Path, *, is_rehearsal: bool = False) -> None:
-    """Writes the page, and its pictures beside the results.
+    """Writes the page.
 
     Raises:
         SystemExit: The results come from a rehearsal, but the page is to be published.
@@ -247,8 +208,5 @@ def write(results: Path, path: Path, *, is_rehearsal: bool = False) -> None:
         raise SystemExit(
             f"results of a rehearsal are not published: {', '.join(rehearsed)} in {results}"
         )
-    for name, figure in FIGURES.items():
-        if panels := curves_of(found[figure.part].get("points", []), figure):
-            draw(figure, panels, results / f"{name}.png")
-    path.write_text(page(found, os.path.relpath(results, path.parent)))
+    path.write_text(page(found))
     print(path)
