@@ -15,6 +15,7 @@ from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
 from lambda_actor.making import OPTIONS
+from lambda_actor.output import report_ignored_once
 
 KEYS = ("preprocessing", "truncate_at_fragment", *OPTIONS)
 """Keys of an experiment's section ``environment`` that the check takes."""
@@ -81,6 +82,7 @@ def main(arguments: list[str]) -> int:
         metavar="ENVIRONMENT",
         help=f"a JSON object of other keys of the section environment: {', '.join(KEYS)}",
     )
+    report_ignored_once()
     try:
         print(check(**vars(parser.parse_args(arguments))))
     except ActorError as error:

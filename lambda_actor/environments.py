@@ -88,7 +88,7 @@ class ActorEnvironment:
         if (frame_stack or 1) > 1 and not isinstance(self._frames, _Pixels):
             raise UnusableEnvironmentError(
                 f"environment.frame_stack = {frame_stack}: {environment_id} does not show pixels alone; allowed: "
-                "1 | null, or environment.wrappers with gymnasium.wrappers.FrameStackObservation"
+                "1 | null, or environment.wrappers with gymnasium.wrappers:FrameStackObservation"
             )
         stack = frame_stack or (atari.FRAME_STACK if preprocessing == "atari" else 1)
         self.spaces = Spaces(
@@ -225,7 +225,7 @@ class ActorEnvironment:
         except (TypeError, ValueError) as error:
             raise UnusableEnvironmentError(
                 f"{self.environment_id} returned a reward {_described(reward)}; allowed: one number; a wrapper of "
-                "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers.LinearReward"
+                "gymnasium.RewardWrapper can make one of it, such as mo_gymnasium.wrappers:LinearReward"
             ) from error
 
     def _flag(self, name: str, value: object) -> bool:
@@ -307,6 +307,10 @@ class ActorEnvironment:
         """
         try:
             return self._frames.to_frame(observation)
+        except OverflowError as error:
+            raise UnusableEnvironmentError(
+                f"{self.environment_id} returned an observation with {error}"
+            ) from None
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise UnusableEnvironmentError(
                 f"{self.environment_id} returned an observation {_described(observation)}; its observation space says "
@@ -365,8 +369,7 @@ class _Vectors:
     def to_frame(self, observation: Any) -> np.ndarray:
         if not self._is_box:
             observation = gym_spaces.flatten(self._space, observation)
-        # A copy, because some environments reuse the array for the next observation.
-        array = np.array(observation, np.float32)
+        array = _float32(observation)
         _require_shape(array, self.shape)
         return array.reshape(-1)
 
@@ -422,7 +425,7 @@ class _PixelsAndVectors:
 
     def to_frame(self, observation: Any) -> np.ndarray:
         parts: Any = [gym_spaces.flatten(leaf, _at(observation, keys)) for keys, leaf in self._rest]
-        vector = np.concatenate(parts, dtype=np.float32, casting="unsafe")
+        vector = _float32(np.concatenate(parts))
         _require_shape(vector, (self._size,))
         return combined(self._picture.to_frame(observation), vector)
 
@@ -469,8 +472,11 @@ class _DiscreteActions:
     """Whole numbers from 0, wherever the environment's start."""
 
     def __init__(self, space: gym_spaces.Discrete) -> None:
-        self.fields = {"action_count": int(space.n)}
         self._start = int(space.start)
+        self.fields: dict[str, Any] = {
+            "action_count": int(space.n),
+            "action_starts": (self._start,),
+        }
 
     def to_environment(self, action: np.ndarray | int) -> int:
         return self._start + int(action)
@@ -485,7 +491,10 @@ class _SeveralActions:
         if isinstance(space, gym_spaces.MultiDiscrete):
             counts = space.nvec
             self._start = space.start
-        self.fields = {"action_counts": tuple(np.ravel(counts).tolist())}
+        self.fields = {
+            "action_counts": tuple(np.ravel(counts).tolist()),
+            "action_starts": tuple(np.ravel(self._start).tolist()),
+        }
         self._shape = counts.shape
         self._dtype = space.dtype
 
@@ -510,7 +519,7 @@ def _observation_codec(space: gym_spaces.Space[Any], environment_id: str) -> _Fr
     raise UnusableEnvironmentError(
         f"environment.id = {environment_id!r}: its observation space is {space}; supported: Box of one number and "
         "more, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these, one picture alone or in these; "
-        "gymnasium.wrappers.FilterObservation: {filter_keys: [KEY, …]} in environment.wrappers drops parts of a Dict"
+        "gymnasium.wrappers:FilterObservation: {filter_keys: [KEY, …]} in environment.wrappers drops parts of a Dict"
     )
 
 
@@ -567,6 +576,23 @@ def _action_codec(space: gym_spaces.Space[Any], environment_id: str, is_rescaled
         f"environment.id = {environment_id!r}: its action space is {space}; supported: Box of floats, Discrete, "
         "MultiDiscrete, MultiBinary; a gymnasium.ActionWrapper can make one of it, such as MultiDiscrete of a Tuple"
     )
+
+
+def _float32(numbers: Any) -> np.ndarray:
+    """Returns a copy as float32, because some environments reuse the array for the next observation.
+
+    Raises:
+        OverflowError: A finite number is too large.
+    """
+    array = np.array(numbers, np.float32)
+    flat = array.reshape(-1)
+    # The sum of squares is a test that costs little; most observations pass it.
+    if not math.isfinite(flat.dot(flat)) and np.isinf(flat).any() and np.isfinite(numbers).all():
+        raise OverflowError(
+            f"{np.abs(numbers).max():.4g}, which is too large for float32; allowed: up to "
+            f"{np.finfo(np.float32).max:.4g}, such as by gymnasium.wrappers.TransformObservation"
+        )
+    return array
 
 
 def _require_shape(array: np.ndarray, shape: tuple[int, ...]) -> None:

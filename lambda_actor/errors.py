@@ -14,6 +14,10 @@ _STANDARD = f"{sysconfig.get_path('stdlib')}/"
 class ActorError(Exception):
     """Base of every error that the actor raises on purpose."""
 
+    def __str__(self) -> str:
+        # Lambda returns this text only, so it includes notes such as the step.
+        return ", ".join([super().__str__(), *notes_of(self)])
+
 
 class UnusableEnvironmentError(ActorError):
     """The environment cannot be made, or no policy can act in its spaces."""
@@ -67,12 +71,33 @@ class CacheMissError(CacheError):
     """The requested weights or open episode are not in the cache."""
 
 
+def meant_path(path: str) -> str:
+    """Returns a hint from ``package.module.Name`` to ``package.module:Name``; "" for other text."""
+    module, _, name = path.rpartition(".")
+    is_dotted = bool(module) and all(part.isidentifier() for part in path.split("."))
+    return f"; did you mean {module}:{name}?" if is_dotted else ""
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """Returns the notes of an exception."""
+    return getattr(error, "__notes__", [])
+
+
+def note_step(error: BaseException, step: int) -> None:
+    """Notes the step of an episode, from 1, that raised an exception."""
+    error.add_note(f"at step {step} of its episode")
+
+
 def describe_error(error: BaseException) -> str:
-    """Returns an exception's message and the place in foreign code that raised it, on one line."""
+    """Returns an exception's message, the place in foreign code that raised it, and notes, on one line."""
     frame = raising_frame(error)
     text = " ".join(str(error).split()).rstrip(".")
-    what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return what if frame is None else f"{what}, in {frame.filename}, line {frame.lineno}"
+    parts = [f"{type(error).__name__}: {text}" if text else type(error).__name__]
+    if frame is not None:
+        parts.append(f"in {frame.filename}, line {frame.lineno}")
+    if not isinstance(error, ActorError):
+        parts += notes_of(error)
+    return ", ".join(parts)
 
 
 def raising_frame(error: BaseException) -> traceback.FrameSummary | None:

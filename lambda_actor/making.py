@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -12,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from lambda_actor import atari
-from lambda_actor.errors import UnusableEnvironmentError, describe_error
+from lambda_actor.errors import UnusableEnvironmentError, describe_error, meant_path
 
 PREPROCESSINGS = ("auto", "atari", "none")
 OPTIONS = ("kwargs", "wrappers", "max_episode_steps", "frame_stack", "rescale_actions")
@@ -24,6 +27,9 @@ _EXTRAS = {
     "mujoco": ("mujoco", "mujoco"),
 }
 """Modules that only an extra of this project installs, and the extra, by a word in the id or in an error."""
+
+_DRAWING = re.compile(r"opengl|gladloadgl|glfw|\begl|osmesa|glgeterror", re.IGNORECASE)
+"""Words of errors that occur where there is no screen."""
 
 
 def make(
@@ -85,7 +91,7 @@ def make(
 
 
 def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]) -> Any:
-    module_name, _, name = path.rpartition(".")
+    module_name, _, name = path.partition(":")
     try:
         wrapper = getattr(importlib.import_module(module_name), name)
         return _with_sequences(wrapper, environment, arguments)
@@ -136,12 +142,27 @@ def _find(environment_id: str) -> tuple[Callable[..., object] | None, str]:
     return factory, ""
 
 
+def drawing_advice() -> str:
+    """Returns advice for an error of a process that cannot draw, nearly always because of OpenGL; "" without it."""
+    if not {"mujoco", "OpenGL"} & sys.modules.keys():
+        return ""
+    return (
+        f"; MUJOCO_GL is {os.environ.get('MUJOCO_GL') or 'not set'}; without a screen: MUJOCO_GL=egl with a GPU's "
+        "driver or Mesa (Debian, Ubuntu: apt install libegl1 libgl1), or MUJOCO_GL=osmesa (apt install libosmesa6)"
+    )
+
+
 def advice(environment_id: str, error: BaseException) -> str:
-    """Returns what to install if something is missing, otherwise an empty string."""
+    """Returns what to install or set if something is missing, otherwise an empty string."""
     words = f"{environment_id} {error}".lower()
+    if _DRAWING.search(str(error)):
+        return drawing_advice()
     for word, (module, extra) in _EXTRAS.items():
         if word in words and importlib.util.find_spec(module) is None:
             return f"; pip install 'nitro-rl[{extra}]' brings it"
     if isinstance(error, gymnasium.error.UnregisteredEnv):
-        return "; if another package registers it, name its module too, as in my_package:MyEnvironment-v0"
+        return (
+            "; if another package or a script registers it, name the module that does, as my_module:Mine-v0, because "
+            "actors are other processes" + meant_path(environment_id)
+        )
     return ""

@@ -7,6 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
+from lambda_actor.errors import describe_error
+
+
+def report_ignored_once() -> None:
+    """Describes each exception that Python ignores, such as those of ``__del__``, in one line, and once."""
+    texts: set[str] = set()
+
+    def report(unraisable: Any) -> None:
+        text = describe_error(unraisable.exc_value)
+        if text not in texts:
+            texts.add(text)
+            print(f"! ignored: {text}", file=sys.stderr)
+
+    sys.unraisablehook = report
+
 
 class _Limited:
     """A text stream that passes on the remaining number of characters. Otherwise it behaves like the stream."""

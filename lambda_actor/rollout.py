@@ -19,6 +19,7 @@ from lambda_actor.errors import (
     EpisodeStateError,
     NonFiniteTrajectoryError,
     UnusableEnvironmentError,
+    note_step,
 )
 from lambda_actor.frames import FrameStack, floats, pack_frames
 from lambda_actor.policy import Policy
@@ -356,7 +357,11 @@ class _Play:
         recorder.store(step)
         self._outputs[step] = output
         mask = self.environment.action_mask
-        frame, reward, is_terminated, is_truncated = self.environment.step(action)
+        try:
+            frame, reward, is_terminated, is_truncated = self.environment.step(action)
+        except (Exception, SystemExit) as error:
+            note_step(error, episode.length + 1)
+            raise
         self._steps.append((action, reward, is_terminated, is_truncated, mask))
         episode.return_so_far += reward
         episode.length += 1

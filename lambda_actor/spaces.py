@@ -29,6 +29,7 @@ class Spaces:
         action_size: ``A`` numbers of a continuous action; 0 if actions are discrete.
         action_count: ``n`` of an action that is one choice, 0 … n − 1; 0 otherwise.
         action_counts: ``n`` of each choice if an action has several, otherwise empty.
+        action_starts: The environment's own lowest value of each choice.
         action_bounds: Lowest and highest value of each number of a continuous action; empty if one has no bound.
         has_action_mask: Whether the environment gives the allowed values of each choice at each step. For
             ``info["action_mask"]`` this is known after the first reset.
@@ -42,6 +43,7 @@ class Spaces:
     action_size: int = 0
     action_count: int = 0
     action_counts: tuple[int, ...] = ()
+    action_starts: tuple[int, ...] = field(default=(), compare=False)
     action_bounds: tuple[tuple[float, float], ...] = field(default=(), compare=False)
     has_action_mask: bool = False
 

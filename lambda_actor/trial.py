@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lambda_actor import wire
+from lambda_actor import making, wire
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import (
     ActorError,
@@ -255,7 +255,7 @@ def explained(environment_id: str, error: BaseException) -> str:
     what = (
         str(error)
         if isinstance(error, ActorError)
-        else f"it raised when it was tried: {describe_error(error)}"
+        else f"it raised when it was tried: {describe_error(error)}{making.advice(environment_id, error)}"
     )
     return f"environment.id = {environment_id!r}: {what}"
 

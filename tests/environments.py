@@ -117,10 +117,11 @@ class Masked(gymnasium.Env):
         is_observed: bool = False,
         counts: tuple[int, ...] = (5,),
         is_sometimes: bool = False,
+        start: int = 3,
     ) -> None:
         self.counts, self.is_observed, self.is_sometimes = counts, is_observed, is_sometimes
         self.action_space = (
-            spaces.Discrete(counts[0], start=3)
+            spaces.Discrete(counts[0], start=start)
             if len(counts) == 1
             else spaces.MultiDiscrete(counts)
         )

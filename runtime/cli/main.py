@@ -6,6 +6,7 @@ Each family of commands has its own file, which loads a command's modules when t
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import signal
 import sys
@@ -43,6 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(_parser(), arguments)
 
 
+_READABLE = "nitro_rl.readable"
+_ASCII = {"–": "-", "−": "-", "…": "...", "→": "->", "×": "x", "±": "+-", "·": "*", "≤": "<="}
+
+
+def _readable(error: UnicodeError) -> tuple[str, int]:
+    """Replaces characters that a terminal's encoding does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    return "".join(_ASCII.get(character, "?") for character in characters), error.end
+
+
+codecs.register_error(_READABLE, _readable)
+
+
 def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> int:
     """Runs the parsed command, and returns the exit code; prints errors in one line.
 
@@ -53,8 +69,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str] | None
     called = launcher() if arguments is None else ["python", "-m", "runtime"]
     options = parser.parse_args(arguments, argparse.Namespace(launcher=called))
     for name in ("stdout", "stderr"):
-        # Other terminal encodings get question marks instead of an error.
-        getattr(sys, name).reconfigure(errors="replace")
+        getattr(sys, name).reconfigure(errors=_READABLE)
     try:
         code: int = options.command(options)
         sys.stdout.flush()

@@ -10,9 +10,8 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lambda_actor.errors import ActorError
 from runtime.cli.arguments import add_parser, add_trust, not_negative, positive, say
-from runtime.errors import MissingExtraError, RunError
+from runtime.errors import MissingExtraError
 from runtime.experiment.schema import Experiment
 from runtime.records import layout
 from runtime.records.files import check_place, read_json_object
@@ -131,16 +130,13 @@ def _add_policy(command: argparse.ArgumentParser) -> None:
 
 def _evaluate(options: argparse.Namespace) -> int:
     from lambda_actor.policy import Policy
-    from runtime.show.video import Video, advice, check_path, choose_renderer
+    from runtime.show.video import Video, check_path, choose_renderer
     from runtime.training.evaluation import Evaluator
 
     if options.video:
         check_path(options.video)
         choose_renderer()
-    try:
-        weights, experiment, environment = _trained(options)
-    except ActorError as error:
-        raise RunError(f"{error}{advice() if options.video else ''}") from error
+    weights, experiment, environment = _trained(options)
     episodes = options.episodes or experiment.evaluation.episodes
     actions = experiment.evaluation.actions
     if options.stochastic is not None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
+from lambda_actor.errors import meant_path
 from runtime.errors import without_credentials
 from runtime.experiment.kinds import OWN, UNKNOWN_KIND, Kinds
 from runtime.experiment.schema import KINDS, Experiment, is_below
@@ -190,7 +191,7 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     allowed = allowed_values(info)
     choices = re.split(r" \| | or ", allowed)
     meant = difflib.get_close_matches(str(tree).lower(), choices, 1)
-    own = f", or {OWN}" if kind == UNKNOWN_KIND else ""
+    own = f", or {OWN}{meant_path(str(tree))}" if kind == UNKNOWN_KIND else ""
     hint = "".join(f"; did you mean {choice}?" for choice in meant)
     return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{own}{hint}"
 

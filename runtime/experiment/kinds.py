@@ -23,13 +23,13 @@ def is_import_path(kind: object) -> bool:
 
 
 def load(path: str) -> Any:
-    """Imports ``module:name`` or ``module.name``.
+    """Imports ``module:name``.
 
     Raises:
         ModuleNotFoundError: Python does not find the module; the message says where it looks.
         Exception: Anything that the module raises.
     """
-    module, _, name = path.replace(":", ".").rpartition(".")
+    module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:

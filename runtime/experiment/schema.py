@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import BeforeValidator, SerializeAsAny
 
-from lambda_actor.errors import describe_error
+from lambda_actor.errors import describe_error, meant_path
 from runtime.errors import ExperimentError
 from runtime.experiment import yaml_text
 from runtime.experiment.algorithm import ALGORITHMS, AlgorithmSettings
@@ -47,7 +46,6 @@ CHANGEABLE = (
 """Keys that may change when a run is resumed, because they do not affect finished synchronous rounds. ``learner.kind``
 may also change among `equal_updaters`."""
 KIND = "learner.kind"
-_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 _SIMULATED = (
     "Ant-v5",
@@ -66,7 +64,7 @@ _SIMULATED = (
 
 
 ImportPaths = Annotated[tuple[str | dict[str, dict[str, Json] | None], ...], Field(strict=False)]
-"""Import paths to call: ``package.module.Name``, alone or with a mapping of keyword arguments."""
+"""Import paths to call: ``package.module:Name``, alone or with a mapping of keyword arguments."""
 
 
 def with_arguments(written: Sequence[str | Mapping[str, dict[str, Any] | None]]) -> list[list[Any]]:
@@ -89,7 +87,7 @@ class EnvironmentSection(Section):
     kwargs: dict[str, Json] = Field({}, description="keyword arguments to make it with")
     wrappers: ImportPaths = Field(
         (),
-        description="wrappers, innermost first, such as gymnasium.wrappers.FilterObservation: {filter_keys: "
+        description="wrappers, innermost first, such as gymnasium.wrappers:FilterObservation: {filter_keys: "
         "[position]}",
     )
     max_episode_steps: Count | None = Field(
@@ -461,16 +459,17 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         (
             "environment.wrappers",
             experiment.environment.wrappers,
-            "gymnasium.wrappers.FlattenObservation",
+            "gymnasium.wrappers:FlattenObservation",
         ),
-        ("callbacks", experiment.callbacks, "my_package.plateau.Plateau"),
+        ("callbacks", experiment.callbacks, "my_package.plateau:Plateau"),
     ):
         for item in written:
             paths = [item] if isinstance(item, str) else list(item)
-            if len(paths) != 1 or not _IMPORT_PATH.fullmatch(paths[0]):
+            if len(paths) != 1 or not is_import_path(paths[0]):
+                meant = meant_path(paths[0]) if len(paths) == 1 else ""
                 yield (
                     f"{key} = {item!r} is not allowed; allowed: an import path such as {example}, alone or with its "
-                    "keyword arguments, each in its own item of the list"
+                    f"keyword arguments, each in its own item of the list{meant}"
                 )
     yield from scaler.contradictions()
     if scaler.needs_target and stop.target_return is None:

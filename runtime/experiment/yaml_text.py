@@ -1,4 +1,4 @@
-"""YAML as users expect it: 5e-5 is a number, 1:30 is not, and duplicate keys are errors."""
+"""YAML as users expect it: 5e-5 is a number; no, 1:30 and dates are text; and duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -31,20 +31,31 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that `_Loader` would read as a number."""
+    """Quotes text that `_Loader`, or YAML 1.1, would read as something else."""
 
 
-for _yaml in (_Loader, _Dumper):
-    _yaml.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
-        list("-+0123456789."),
+_SCALARS = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+|[0-9][0-9_]*\.[0-9_]*|\.[0-9]+(?:[eE][-+]?[0-9]+)?"
+        r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "merge": (r"<<", "<"),
+}
+"""Plain words that are not text, and their first characters. YAML 1.1 has more: no, on, 0777, 1:30, 2026-11-01."""
+_Loader.yaml_implicit_resolvers = {}
+for _tag, (_words, _firsts) in _SCALARS.items():
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_words})$"), list(_firsts)
     )
-    for _first in "-+0123456789":
-        # Text, not a base-60 number: a limit of 1:30 hours would be 90.
-        _yaml.yaml_implicit_resolvers[_first].insert(
-            0, ("tag:yaml.org,2002:str", re.compile(r"^[-+]?[0-9_]+:[0-9:.]+$"))
-        )
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(f"^(?:{_SCALARS['float'][0]})$"),
+    list(_SCALARS["float"][1]),
+)
 
 
 def parse(text: str, source: str) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from lambda_actor import atari
 from lambda_actor.environments import ActorEnvironment
 from lambda_actor.errors import describe_error
+from lambda_actor.making import drawing_advice
 from runtime.errors import MissingExtraError, RunError
 from runtime.records.files import check_place
 
@@ -128,7 +129,7 @@ class Video:
             picture = np.ascontiguousarray(frame[..., ::-1])
         except Exception as error:
             raise RunError(
-                f"--video: {self._name} cannot be drawn: {describe_error(error)}{advice()}"
+                f"--video: {self._name} cannot be drawn: {describe_error(error)}{drawing_advice()}"
             ) from error
         if self._writer is None:
             height, width, _ = frame.shape
@@ -176,13 +177,3 @@ def check_path(path: Path) -> None:
     except ImportError:
         raise MissingExtraError("--video", "OpenCV", "export") from None
     check_place("--video", path, (".mp4",))
-
-
-def advice() -> str:
-    """Returns advice if MuJoCo cannot draw or load, nearly always because of OpenGL; otherwise nothing."""
-    if not {"mujoco", "OpenGL"} & sys.modules.keys():
-        return ""
-    return (
-        f"\nMUJOCO_GL is {os.environ.get('MUJOCO_GL') or 'not set'}. Without a screen: MUJOCO_GL=egl with a GPU's "
-        "driver or Mesa (Debian, Ubuntu: apt install libegl1 libgl1), or MUJOCO_GL=osmesa (apt install libosmesa6)"
-    )

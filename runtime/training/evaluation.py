@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lambda_actor.environments import ActorEnvironment
-from lambda_actor.errors import UnusableEnvironmentError, describe_error
+from lambda_actor.errors import UnusableEnvironmentError, describe_error, note_step
 from lambda_actor.frames import FrameStack, floats
 from lambda_actor.policy import Policy
 from runtime.errors import RunError
@@ -121,7 +121,11 @@ class Evaluator:
                     f"after step {length} of an evaluated episode"
                 )
             action = act(observation, self._environment.action_mask)
-            frame, reward, terminated, truncated = self._environment.step(action)
+            try:
+                frame, reward, terminated, truncated = self._environment.step(action)
+            except (Exception, SystemExit) as error:
+                note_step(error, length + 1)
+                raise
             observation = stack.push(frame)
             total += reward
             length += 1

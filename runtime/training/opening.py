@@ -229,11 +229,17 @@ class Run(Opening):
     def facts(self) -> dict[str, str]:
         """Facts about the backend and about replayed episodes, by label."""
         facts = dict(self.resources.facts)
+        bounds = self.environment.spaces.action_bounds
         if self.environment.rescales_actions:
-            low, high = zip(*self.environment.spaces.action_bounds, strict=True)
+            low, high = zip(*bounds, strict=True)
             facts["actions"] = (
                 f"The policy's, from -1 to 1, are rescaled to {min(low):g} to {max(high):g} "
                 "(environment.rescale_actions)"
+            )
+        elif self.environment.spaces.action_size and set(bounds) != {(-1.0, 1.0)}:
+            facts["actions"] = (
+                "Not rescaled. A new policy's are about -1 to 1; if good ones are far from that, rescale them with a "
+                "gymnasium.ActionWrapper in environment.wrappers"
             )
         if self.experiment.trial.replay:
             facts["episodes"] = (
@@ -245,8 +251,19 @@ class Run(Opening):
     @property
     def warnings(self) -> dict[str, str]:
         """What people should know of the environment before actors play it, by subject."""
-        problem = self.experiment.trial.dropped_because
-        return self.environment.warnings | ({"dropped": dropped(problem)} if problem else {})
+        warnings = self.environment.warnings
+        if problem := self.experiment.trial.dropped_because:
+            warnings["dropped"] = dropped(problem)
+        wanted, limit = (
+            self.experiment.environment.max_episode_steps,
+            self.environment.episode_steps_max,
+        )
+        if wanted and limit and limit < wanted:
+            warnings["limit"] = (
+                f"environment.max_episode_steps = {wanted:,} has no effect, because the environment or a wrapper ends "
+                f"episodes after {limit:,} steps"
+            )
+        return warnings
 
 
 def open_run(

@@ -30,8 +30,8 @@ evaluation: {every_rounds: 14, episodes: 3}
 seed: 3
 """
 MINIGRID = """\
-id: "minigrid:MiniGrid-Empty-5x5-v0", max_episode_steps: 50, wrappers: [minigrid.wrappers.RGBImgPartialObsWrapper,
-  {gymnasium.wrappers.FilterObservation: {filter_keys: [direction, image]}}]"""
+id: "minigrid:MiniGrid-Empty-5x5-v0", max_episode_steps: 50, wrappers: [minigrid.wrappers:RGBImgPartialObsWrapper,
+  {gymnasium.wrappers:FilterObservation: {filter_keys: [direction, image]}}]"""
 
 
 def trained(directory: Path, text: str = EXPERIMENT, **changes: object) -> Path:

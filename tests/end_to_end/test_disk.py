@@ -248,7 +248,9 @@ def parts() -> Iterator[None]:
         write_atomically(directory / "report.html", b"a report")
         return ""
 
-    tried = SimpleNamespace(spaces=environment.spaces, warnings={}, rescales_actions=False)
+    tried = SimpleNamespace(
+        spaces=environment.spaces, warnings={}, rescales_actions=False, episode_steps_max=None
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "preflight", lambda *_, **__: (tried, fitted))
         patch.setattr(training, "EvaluationProcess", Evaluator)

@@ -64,7 +64,7 @@ def test_how_an_environment_is_made_reaches_actors_and_evaluations(tmp_path: Pat
         out,
         environment__id="tests.environments:make_locks",
         environment__max_episode_steps=5,
-        environment__wrappers="[{gymnasium.wrappers.ClipReward: {max_reward: 0.5}}]",
+        environment__wrappers="[{gymnasium.wrappers:ClipReward: {max_reward: 0.5}}]",
         network__hidden_sizes="[16, 8]",
         network__activation="relu",
         evaluation__every_rounds=1,

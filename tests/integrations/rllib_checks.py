@@ -221,7 +221,7 @@ def another_environment_in_the_pool_is_refused_before_anything_is_spent() -> Non
         assert runner._remote.spent_usd == 0.0
     rescaled = {
         "id": "Pendulum-v1",
-        "wrappers": [{"gymnasium.wrappers.RescaleAction": {"min_action": -1.0, "max_action": 1.0}}],
+        "wrappers": [{"gymnasium.wrappers:RescaleAction": {"min_action": -1.0, "max_action": 1.0}}],
     }
     runner = runner_class("Pendulum-v1", environment=rescaled)
     refuses("must be the same", lambda: runner(config=configured("Pendulum-v1"), worker_index=0))

@@ -31,7 +31,7 @@ MASKED = "tests.environments:make_masked"
 def test_masks_reach_maskable_ppo(
     opens: Opens, monkeypatch: pytest.MonkeyPatch, counts: list[int]
 ) -> None:
-    pool = opens(environment={"id": MASKED, "kwargs": {"counts": counts}})
+    pool = opens(environment={"id": MASKED, "kwargs": {"counts": counts, "start": 0}})
     calls = recorded(pool, monkeypatch)
     model = contrib.MaskablePPO("MlpPolicy", sb3.PoolEnv(pool, 2), n_steps=24, device="cpu")
     monkeypatch.setattr(sb3.attach(model, pool), "train", lambda: None)
@@ -88,6 +88,9 @@ def test_what_actors_cannot_play_is_refused(opens: Opens) -> None:
                 sb3.attach(model, of)
     with pytest.raises(RunError, match="actors = 4 is not allowed; allowed: 1 to 3"):
         sb3.PoolEnv(pool, 4)
+    # stable-baselines3 #2241: its models would give the user's own environment 0 to 4 instead of 3 to 7.
+    with pytest.raises(RunError, match=r"begin at \[3\], which stable-baselines3 ignores"):
+        sb3.PoolEnv(opens(out="masked", environment={"id": MASKED}), 2)
     with pytest.raises(RunError, match="takes no steps"):
         env.step(np.zeros(2))
 

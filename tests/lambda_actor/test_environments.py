@@ -86,7 +86,7 @@ def test_these_cannot_save_their_episodes_and_say_why(environment_id: str, named
 @pytest.mark.parametrize(
     ("environment_id", "named"),
     [
-        ("Hoper-v5", "Did you mean: `Hopper`?; if another package registers it"),
+        ("Hoper-v5", "Did you mean: `Hopper`?; if another package or a script registers it"),
         ("tests.environments:make_failing", "no licence for this simulator"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from lambda_actor.environments import make_environment
 from tests.environments import LIMIT_STEPS, Counter
 
-WRAPPERS = "gymnasium.wrappers."
+WRAPPERS = "gymnasium.wrappers:"
 
 
 def make_counter_of(episode_steps: int = 3) -> gymnasium.Env:
@@ -79,7 +79,7 @@ def test_the_first_wrapper_is_the_innermost_and_lists_are_tuples() -> None:
 
 
 def test_a_wrapper_that_takes_no_tuple_gets_an_array() -> None:
-    wrapper = f"{__name__}.Weighted"
+    wrapper = f"{__name__}:Weighted"
     environment = make_environment(
         "Pendulum-v1", options={"wrappers": [{wrapper: {"weight": [1.0, 0.5]}}]}
     )

@@ -63,6 +63,7 @@ def test_several_choices_reach_the_environment_in_its_own_shape(
     assert environment.spaces == Spaces((6,), action_counts=counts)
     found = environment.to_environment(np.array(action))
     assert found.tolist() == taken and space.contains(found)
+    assert environment.spaces.action_starts == tuple(np.ravel(taken) - np.array(action))
 
 
 def test_pictures_beside_numbers_travel_as_bytes_and_go_on_after_a_cut() -> None:

@@ -70,9 +70,7 @@ def test_code_that_a_download_names_is_not_imported(
     assert not Path("imported").exists() and "hostile_download" not in sys.modules
 
 
-@pytest.mark.parametrize(
-    "section", [{"wrappers": [HOSTILE.replace(":", ".")]}, {"kwargs": {"hostile": True}}]
-)
+@pytest.mark.parametrize("section", [{"wrappers": [HOSTILE]}, {"kwargs": {"hostile": True}}])
 def test_wrappers_and_arguments_are_code_too(run: Path, section: dict[str, object]) -> None:
     tree = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1", **section}}
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
@@ -104,15 +102,15 @@ def test_callbacks_are_called_of_the_users_own_file_only(
         (run / ".download.json").unlink()
         (run / "rounds.jsonl").touch()
     own = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1"}}
-    own["callbacks"] = [HOSTILE.replace(":", ".")]
+    own["callbacks"] = [HOSTILE]
     (run / "config.yaml").write_text(yaml.safe_dump(own))
     resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
     assert main(resume) == 2
     kind = "downloaded run" if is_downloaded else "run"
-    assert f"callbacks = ['hostile_download.make'] of a {kind} is code" in capsys.readouterr().err
+    assert f"callbacks = ['hostile_download:make'] of a {kind} is code" in capsys.readouterr().err
     assert not Path("imported").exists()
     assert main([*resume, "--trust"]) == 2
-    assert "hostile_download.make cannot be made with {}: AttributeError" in capsys.readouterr().err
+    assert "hostile_download:make cannot be made with {}: AttributeError" in capsys.readouterr().err
     assert Path("imported").exists()
 
 

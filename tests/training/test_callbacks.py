@@ -56,7 +56,7 @@ def resolved(*callbacks: Any) -> Any:
 
 def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> None:
     noting, out = Noting(), tmp_path / "run"
-    path = written(tmp_path, {"tests.callbacks.Stopping": {"after": 3}})
+    path = written(tmp_path, {"tests.callbacks:Stopping": {"after": 3}})
     result = nitro_rl.train(path, out=out, is_quiet=True, callbacks=[noting])
     reason = "callback: it learns nothing more"
     assert noting.told == ["round 1", "round 2", "round 3", f"end {reason}"]
@@ -79,7 +79,7 @@ def test_a_run_killed_in_a_callback_loads_its_state_and_calls_it_with_the_last_r
     tmp_path: Path,
 ) -> None:
     out, record = tmp_path / "run", tmp_path / "record"
-    path = written(tmp_path, {"tests.callbacks.Killing": {"record": str(record)}})
+    path = written(tmp_path, {"tests.callbacks:Killing": {"record": str(record)}})
     assert run_command("train", str(path), "--out", str(out)).returncode == -9
     assert len(rounds(out)) == 2, "the round is on disk before callbacks run"
     nitro_rl.train(path, out=out, is_quiet=True, resume=True)
@@ -95,7 +95,7 @@ def test_a_callback_that_raises_is_named_and_loses_no_finished_round(
     tmp_path: Path, where: str, saved: int
 ) -> None:
     out = tmp_path / "run"
-    path = written(tmp_path, {"tests.callbacks.Raising": {"where": where}})
+    path = written(tmp_path, {"tests.callbacks:Raising": {"where": where}})
     finished = train(path, out)
     assert (finished.returncode, len(rounds(out))) == (1, saved)
     assert len(list((out / "checkpoints").glob("*.json"))) == min(saved, 2)
@@ -115,7 +115,7 @@ def test_a_callback_that_raises_is_named_and_loses_no_finished_round(
 
 
 def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
-    path, out = written(tmp_path, "tests.callbacks.Hanging"), tmp_path / "run"
+    path, out = written(tmp_path, "tests.callbacks:Hanging"), tmp_path / "run"
     process = subprocess.Popen(
         command("train", str(path), "--out", str(out)),
         cwd=ROOT,
@@ -137,21 +137,21 @@ def test_ctrl_c_ends_a_callback_that_hangs(tmp_path: Path) -> None:
     [
         (
             "Stopping",
-            "callbacks = 'Stopping' is not allowed; allowed: an import path such as my_package.plateau.Plateau, ",
+            "callbacks = 'Stopping' is not allowed; allowed: an import path such as my_package.plateau:Plateau, ",
         ),
         (
-            "tests.callbacks.Missing",
-            "tests.callbacks.Missing cannot be made with {}: AttributeError",
+            "tests.callbacks:Missing",
+            "tests.callbacks:Missing cannot be made with {}: AttributeError",
         ),
         (
-            "json.JSONEncoder",
+            "json:JSONEncoder",
             "callbacks: json.encoder.JSONEncoder is not allowed; allowed: objects of subclasses",
         ),
         (
-            "tests.callbacks.Misspelt",
+            "tests.callbacks:Misspelt",
             "tests.callbacks.Misspelt.on_rounds_end would never be called; allowed: on_round_end | on_end",
         ),
-        ({"tests.callbacks.Stopping": {"most": 1}}, "cannot be made with {'most': 1}: TypeError"),
+        ({"tests.callbacks:Stopping": {"most": 1}}, "cannot be made with {'most': 1}: TypeError"),
     ],
 )
 def test_anything_else_than_a_callback_is_refused(callback: Any, words: str) -> None:
@@ -160,6 +160,6 @@ def test_anything_else_than_a_callback_is_refused(callback: Any, words: str) -> 
 
 
 def test_a_callback_that_cannot_load_its_state_is_named() -> None:
-    raising = make_callbacks(resolved({"tests.callbacks.Raising": {"where": "load_state"}}))
+    raising = make_callbacks(resolved({"tests.callbacks:Raising": {"where": "load_state"}}))
     with pytest.raises(CallbackError, match="Raising.load_state raised ValueError: the mail"):
         raising.set_state(raising.get_state())

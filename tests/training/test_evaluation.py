@@ -260,7 +260,7 @@ def test_if_its_process_is_killed_another_one_repeats_the_evaluation_once(
             "leave",
             PATIENCE_S,
             UnusableEnvironmentError,
-            rf"SystemExit: 3, in {__file__}, line \d+$",
+            rf"SystemExit: 3, in {__file__}, line \d+, at step 1 of its episode$",
         ),
         (
             f"{HERE}:Failing",

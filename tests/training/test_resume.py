@@ -71,7 +71,7 @@ def test_another_updater_is_refused_by_the_names_of_both_unless_they_are_equal(
 KWARGS = ({"a": 1}, {"a": True}, {"a": {}}, {"a": {"b": 2}}, {"a": [1, "x"]}, {"a": None})
 SECTIONS: tuple[dict[str, Any], ...] = (
     *({"environment": {"id": "some:thing", "kwargs": kwargs}} for kwargs in KWARGS),
-    {"environment": {"id": "some:thing", "wrappers": ["a.b", {"c.D": {"e": 1}}]}},
+    {"environment": {"id": "some:thing", "wrappers": ["a:b", {"c:D": {"e": 1}}]}},
     {"environment": {"id": "Other-v0"}},
     {"algorithm": {"kind": "impact"}},
     {"algorithm": {"kind": "impact", "staleness_max": 64}},

@@ -90,6 +90,11 @@ def _gymnasium_spaces(pool: ActorPool) -> tuple[spaces.Box, spaces.Space[Any]]:
         if seen.is_pixels
         else spaces.Box(-np.inf, np.inf, seen.observation_shape, np.float32)
     )
+    if any(seen.action_starts):
+        raise RunError(
+            f"the actions begin at {list(seen.action_starts)}, which stable-baselines3 ignores: your own environment "
+            "would get others; allowed: actions from 0, by a gymnasium.ActionWrapper there and in environment.wrappers"
+        )
     if seen.action_count:
         return observation_space, spaces.Discrete(seen.action_count)
     if seen.action_counts:

@@ -1,0 +1,1 @@
+"""Cases of public bug reports, as values: each test names its report."""

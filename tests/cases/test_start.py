@@ -1,0 +1,83 @@
+"""What the start of a run says of limits, actions and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+
+from lambda_actor import trial
+from lambda_actor.check import main
+from tests.helpers import pendulum_file, train
+
+
+class Push(gymnasium.Env):
+    """Its actions have no upper bound, and its ``close`` and ``__del__`` fail like those of a broken GL context."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+    def close(self):
+        raise AttributeError("'Context' object has no attribute '_context'")
+
+    __del__ = close
+
+
+def make_limited() -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(Push(), 30)
+
+
+def test_a_limit_without_effect_and_actions_without_bounds_are_mentioned(tmp_path: Path) -> None:
+    """Gymnasium #291, stable-baselines3 #897."""
+    environment = {"id": f"{__name__}:make_limited", "max_episode_steps": 1000}
+    file = pendulum_file(
+        tmp_path,
+        environment=environment,
+        scaler={"kind": "fixed", "actors_fixed": 1, "actors_min": 1},
+        stop={"max_rounds": 1},
+        evaluation={"every_rounds": 0},
+    )
+    ended = train(file, tmp_path / "run")
+    assert ended.returncode == 0, ended.stderr
+    assert (
+        "! limit: environment.max_episode_steps = 1,000 has no effect, because the environment or a wrapper ends "
+        "episodes after 30 steps\n" in ended.stdout
+    )
+    assert "\nactions: Not rescaled. A new policy's are about -1 to 1; " in ended.stdout
+
+
+def test_ignored_errors_take_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """MuJoCo #991."""
+    assert main([f"{__name__}:make_limited", "8"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("! ignored: AttributeError: 'Context' object has no attribute")
+    assert lines[0].endswith("line 31")
+
+
+def test_an_error_without_a_screen_names_the_setting_and_the_packages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gymnasium #411."""
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    error = mujoco.FatalError("an OpenGL platform library has not been loaded into this process")
+    words = trial.explained("mine:make", error)
+    assert "MUJOCO_GL is not set; without a screen: MUJOCO_GL=egl with " in words
+    assert "apt install libegl1" in words
+
+
+def test_actors_are_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ray #4591: an id that only the user's script registers."""
+    assert main(["Mine-v0", "8"]) == 1
+    said = capsys.readouterr().err
+    assert "actors are other processes" in said and "my_module:Mine-v0" in said
