@@ -25,6 +25,8 @@ _READ = {
     "critic": ("observations", "value_targets"),
 }
 """Samples that each network's part of the loss needs."""
+_BLOCK_SAMPLES = 2048
+"""Most samples that a perceptron passes at once on a CPU. Activations of more leave the processor's cache."""
 _CALL_MINIBATCHES = 128
 """Minibatches of a perceptron's critic per compiled call. A call cannot be stopped and takes up to about a second."""
 
@@ -112,6 +114,7 @@ class Descent:
                 name == "critic"
                 and isinstance(trained, TrainedPerceptron)
                 and self.device.type == "cpu"
+                and all(_size(samples, one) <= _BLOCK_SAMPLES for one in minibatches)
             ):
                 for first in range(0, len(minibatches), _CALL_MINIBATCHES):
                     if is_cut():
@@ -144,7 +147,7 @@ class Descent:
         read = [key for key in _READ[name] if key in samples]
         means = []
         for indices in minibatches:
-            count = len(samples["observations"]) if indices is None else len(indices)
+            count = _size(samples, indices)
             # Its coefficients are part of a graph.
             key = (name, count, self.objective.kl_coefficient)
             if key not in self.graphs:
@@ -197,17 +200,32 @@ class Descent:
         if share == 0.0:
             trained.gradient.zero_()
             return torch.zeros(2 if name == "policy" else 1, device=self.device)
+        read = [key for key in _READ[name] if key in samples]
         if indices is not None:
-            read = [key for key in _READ[name] if key in samples]
             samples = dict(zip(read, _taken([samples[key] for key in read], indices), strict=True))
+        count = len(samples["observations"])
+        if trained.is_by_hand and self.device.type == "cpu" and count > _BLOCK_SAMPLES:
+            gradient = torch.zeros_like(trained.gradient)
+            means = []
+            for first in range(0, count, _BLOCK_SAMPLES):
+                block = {key: samples[key][first : first + _BLOCK_SAMPLES] for key in read}
+                part = share * len(block["observations"]) / count
+                means.append(self.write_gradient(name, block, None, part))
+                gradient += trained.gradient
+            trained.gradient.copy_(gradient)
+            return torch.stack(means).sum(0)
         with torch.no_grad():
             write = (
                 self.objective.write_policy_gradient
                 if name == "policy"
                 else self.objective.write_critic_gradient
             )
-            means = write(trained, samples, share)
-            return means if share == 1.0 else means * share
+            mean = write(trained, samples, share)
+            return mean if share == 1.0 else mean * share
+
+
+def _size(samples: Tensors, indices: torch.Tensor | None) -> int:
+    return len(samples["observations"] if indices is None else indices)
 
 
 @compiled

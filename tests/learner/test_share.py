@@ -70,12 +70,14 @@ def assert_trained_alike(
             assert vars(one.metrics) == pytest.approx(vars(alike.metrics), rel=1e-4, abs=1e-6)
 
 
-def train_together(make_one: Callable[[], Any], spaces: Spaces) -> Any:
+def train_together(
+    make_one: Callable[[], Any], spaces: Spaces, lengths: Sequence[int] = (12, 7, 12, 2)
+) -> Any:
     """Trains two learners that share three batches, and compares them with one that trains alone."""
     alone, batches, expected = make_one(), list[Batch](), list[Update]()
     for seed in range(3):
-        rolled = roll(alone.weights(), spaces, trajectories=4, seed=seed)
-        batch, _ = ragged(rolled, [12, 7, 12, 2])
+        rolled = roll(alone.weights(), spaces, steps=max(lengths), trajectories=4, seed=seed)
+        batch, _ = ragged(rolled, list(lengths))
         batches.append(batch)
         expected.append(alone.update(batch, progress=seed / 10))
     group, learners = members(2), [make_one(), make_one()]
@@ -108,6 +110,12 @@ PPO = {"minibatch_steps": 8, "learning_rate": LEARNING_RATE, "epochs": 2, "kl_co
 )
 def test_they_train_as_one_does_round_after_round(spaces: Spaces, normalize_rewards: bool) -> None:
     train_together(lambda: make("ppo", spaces, normalize_rewards=normalize_rewards, **PPO), spaces)
+
+
+def test_a_minibatch_in_blocks_trains_as_two_that_fit() -> None:
+    """Alone, a minibatch of 2,500 samples is computed in blocks; each of the two has half of it."""
+    options = PPO | {"minibatch_steps": 2500}
+    train_together(lambda: make("ppo", VECTORS, **options), VECTORS, (1250, 1245, 3, 2))
 
 
 @pytest.mark.parametrize(
