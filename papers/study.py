@@ -1,9 +1,9 @@
 """Trains the arms of a study of papers/protocol.yaml: ``python -m papers.study STUDY --work WORK [--jobs 2]``.
 
-Continues where it ended. Trains seed by seed, so that the arms can be compared at any time, and writes
-papers/results/STUDY.json after each run: the hash of each arm's settings, and the columns of each run's rounds. An arm
-with ``counts_of`` and ``order`` plays a schedule made from that arm's run of the same seed; see papers.nitro.schedules.
-Refuses runs that had other settings.
+Continues where it ended: with the runs in WORK, and without those that are in papers/results. Trains seed by seed, so
+that the arms can be compared at any time, and writes papers/results/STUDY.json after each run: the hash of each arm's
+settings, and the columns of each run's rounds. An arm with ``counts_of`` and ``order`` plays a schedule made from that
+arm's run of the same seed; see papers.nitro.schedules. Refuses runs that had other settings.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import yaml
 
 from benchmarks.provenance import ROOT
 from papers.estimates import SEEDS
+from papers.runs import Results
 from papers.trainings import Training, asked_for, columns, is_finished, records, train_all
 from runtime.experiment import yaml_text
 from runtime.experiment.loading import self_contained
@@ -81,14 +82,21 @@ def trainings(name: str, work: Path) -> list[Training]:
             settings = {**study["settings"], **own, "seed": seed}
             counts_of = settings.pop("counts_of", None)
             order = settings.pop("order", None)
-            source = (_directory(work, name, counts_of, seed), order) if counts_of else None
-            directory = _directory(work, name, arm, seed)
+            source = (counts_of, order) if counts_of else None
+            directory = work / name / arm / f"seed-{seed}"
             runs.append(Training(study["file"], arm, seed, settings, directory, source))
     return runs
 
 
-def _directory(work: Path, name: str, arm: str, seed: int) -> Path:
-    return work / name / arm / f"seed-{seed}"
+def recorded(name: str) -> dict[str, dict[str, Any]]:
+    """Returns a study's recorded runs, by arm and seed, of arms whose settings are the same now."""
+    study = studies()[name]
+    content = Results(RESULTS, studies()).content(name)
+    return {
+        arm: dict(runs)
+        for arm, runs in content.get("runs", {}).items()
+        if arm in study["arms"] and content["hashes"][arm] == settings_hash(study, arm)
+    }
 
 
 def check_finished(runs: Iterable[Training]) -> None:
@@ -113,16 +121,16 @@ def check_finished(runs: Iterable[Training]) -> None:
 
 
 def write(name: str, runs: list[Training]) -> None:
-    """Writes the finished runs."""
-    finished: dict[str, dict[str, Any]] = {}
-    commits: set[str] = set()
-    seconds = 0.0
+    """Adds the finished runs to those that are recorded."""
+    finished = recorded(name)
+    commits = set(Results(RESULTS, studies()).content(name).get("commits", ()))
     for run in runs:
         if is_finished(run.directory):
             summary, rows, trained_by = records(run)
-            finished.setdefault(run.arm, {})[str(run.seed)] = columns(rows, SERIES)
+            kept = {**columns(rows, SERIES), "session_s": [round(summary["measured_session_s"])]}
+            finished.setdefault(run.arm, {})[str(run.seed)] = kept
             commits.update(trained_by)
-            seconds += summary["measured_session_s"]
+    seconds = sum(run["session_s"][0] for arm in finished.values() for run in arm.values())
     store(name, finished, commits, seconds)
 
 
@@ -154,11 +162,24 @@ def main() -> None:
     chosen = asked_for(
         __doc__ or "", [name for name, study in studies().items() if "program" not in study]
     )
-    runs = trainings(chosen.workload, chosen.work)
+    name = chosen.workload
+    runs = trainings(name, chosen.work)
     check_finished(runs)
-    asked = [run for run in runs if not chosen.arms or run.arm in chosen.arms]
-    train_all(asked, jobs=chosen.jobs, note=lambda: write(chosen.workload, runs))
-    write(chosen.workload, runs)
+    write(name, runs)
+    done = recorded(name)
+    asked = [
+        run
+        for run in runs
+        if (not chosen.arms or run.arm in chosen.arms)
+        and str(run.seed) not in done.get(run.arm, {})
+    ]
+    if chosen.jobs:
+        train_all(
+            asked,
+            jobs=chosen.jobs,
+            counts_of=lambda arm, seed: recorded(name)[arm][str(seed)]["actor_count"],
+            note=lambda: write(name, runs),
+        )
 
 
 if __name__ == "__main__":

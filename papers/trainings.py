@@ -8,14 +8,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import ROOT, commit_of
-from papers.nitro.schedules import schedule_from
+from papers.nitro.schedules import schedule_of
 
 FINISHED = ("target_return", "max_steps", "max_rounds", "budget")
 """Reasons to stop that end a run for good."""
@@ -29,7 +29,7 @@ class Training:
         file: The experiment.
         arm: Its group in comparisons.
         directory: The run's directory.
-        source: Directory of the run whose actors are counted, and the order of its counts (papers.nitro.schedules).
+        source: The arm whose actors are counted, and the order of its counts (papers.nitro.schedules).
     """
 
     file: str
@@ -37,7 +37,7 @@ class Training:
     seed: int
     settings: dict[str, object]
     directory: Path
-    source: tuple[Path, str] | None = None
+    source: tuple[str, str] | None = None
 
     @property
     def commits(self) -> Path:
@@ -51,8 +51,11 @@ def is_finished(directory: Path) -> bool:
     return path.is_file() and json.loads(path.read_text())["stop_reason"] in FINISHED
 
 
-def train(run: Training) -> None:
+def train(run: Training, counts: Sequence[int] = ()) -> None:
     """Trains one run to its end. Continues an interrupted one.
+
+    Args:
+        counts: Actors by round of the run's source.
 
     Raises:
         subprocess.CalledProcessError: It fails.
@@ -62,9 +65,8 @@ def train(run: Training) -> None:
         commits.write(f"{commit_of()}\n")
     settings = dict(run.settings)
     if run.source is not None:
-        counted, order = run.source
         settings["scaler.kind"] = "schedule"
-        settings["scaler.schedule"] = schedule_from(counted, order, seed=run.seed)
+        settings["scaler.schedule"] = schedule_of(counts, run.source[1], seed=run.seed)
     options = [
         part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")
     ]
@@ -89,28 +91,42 @@ def asked_for(description: str, workloads: Collection[str]) -> argparse.Namespac
     parser.add_argument(
         "--work", type=lambda text: Path(text).resolve(), required=True, help="folder of the runs"
     )
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="trainings at a time; 0 = only write what is finished"
+    )
     parser.add_argument("--arms", nargs="*", default=(), help="arms to train (default: all)")
     return parser.parse_args()
 
 
-def train_all(runs: Iterable[Training], *, jobs: int, note: Callable[[], None]) -> None:
+def train_all(
+    runs: Iterable[Training],
+    *,
+    jobs: int,
+    counts_of: Callable[[str, int], Sequence[int]],
+    note: Callable[[], None],
+) -> None:
     """Trains unfinished runs, several at a time.
 
     Args:
         runs: A run whose source is among them comes after it.
+        jobs: Trainings at a time.
+        counts_of: Returns the actors by round of an arm's run, by its seed.
         note: Called after each training, never by two at once.
     """
     lock = threading.Lock()
-    begun: dict[Path, Future[None]] = {}
+    begun: dict[tuple[str, int], Future[None]] = {}
 
     def one(run: Training) -> None:
-        if run.source is not None and run.source[0] in begun:
-            begun[run.source[0]].result()
+        counts: Sequence[int] = ()
         try:
-            train(run)
-        except (subprocess.CalledProcessError, FileNotFoundError) as error:
-            print(f"{run.directory}: {error}; see its log", file=sys.stderr, flush=True)
+            if run.source is not None:
+                source = (run.source[0], run.seed)
+                if source in begun:
+                    begun[source].result()
+                counts = counts_of(*source)
+            train(run, counts)
+        except (subprocess.CalledProcessError, KeyError) as error:
+            print(f"{run.directory}: {error!r}; see its log", file=sys.stderr, flush=True)
             return
         with lock:
             note()
@@ -118,7 +134,7 @@ def train_all(runs: Iterable[Training], *, jobs: int, note: Callable[[], None]) 
     with ThreadPoolExecutor(jobs) as pool:
         for run in runs:
             if not is_finished(run.directory):
-                begun[run.directory] = pool.submit(one, run)
+                begun[run.arm, run.seed] = pool.submit(one, run)
     for future in begun.values():
         future.result()
 

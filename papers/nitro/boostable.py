@@ -25,8 +25,9 @@ from benchmarks.provenance import ROOT, commit_of
 from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, Request, roll_out_together
+from papers.estimates import SEEDS
 from papers.runs import Results
-from papers.study import RESULTS, SEEDS, settings_hash, store, studies
+from papers.study import RESULTS, settings_hash, store, studies
 from runtime.detector.convexity import ConvexityDetector
 from runtime.experiment.loading import load_experiment
 from runtime.learner import LearnerSpec, make_learner

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -61,14 +59,12 @@ ORDERS: Mapping[str, Callable[..., Counts]] = {
 }
 
 
-def schedule_from(run: Path, order: str, *, seed: int) -> list[tuple[int, int]]:
-    """Returns ``scaler.schedule`` with the sum of a recorded run's counts.
+def schedule_of(counts: Sequence[int], order: str, *, seed: int) -> list[tuple[int, int]]:
+    """Returns ``scaler.schedule`` with the sum of a run's counts.
 
     Args:
-        run: The recorded run's directory.
+        counts: The run's actors by round.
         order: One of `ORDERS`.
         seed: Seed of a random order.
     """
-    lines = (run / "rounds.jsonl").read_text().splitlines()
-    counts = np.array([json.loads(line)["actor_count_wanted"] for line in lines])
-    return list(enumerate(ORDERS[order](counts, seed=seed).tolist(), start=1))
+    return list(enumerate(ORDERS[order](np.array(counts), seed=seed).tolist(), start=1))
