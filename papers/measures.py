@@ -15,7 +15,7 @@ from papers.bills import Bill
 from papers.estimates import over_seeds, percent, relative, text
 from papers.minionsrl import measures as minionsrl
 from papers.nitro import boostable_measures
-from papers.runs import Estimates, Results, returns, rounds_compared
+from papers.runs import Estimates, Results, last_rounds, returns, rounds_compared
 from papers.stellaris import measures as stellaris
 
 
@@ -31,22 +31,19 @@ def gain(
     """
     found = {}
     for label, study in studies.items():
-        pairs = results.pairs(study, ours, theirs)
-        scores = []
-        for pair in pairs:
-            totals = [np.cumsum(run["env_steps"]) for run in pair]
-            limit = min(total[-1] for total in totals) if at == "steps" else np.inf
-            scores.append(
-                [
-                    returns(run)[np.count_nonzero(total <= limit) - 1]
-                    for run, total in zip(pair, totals, strict=True)
-                ]
-            )
-        estimate = relative(scores)
-        if at == "rounds":
-            new = relative([[run["evaluation_return_mean"][-1] for run in pair] for pair in pairs])
-            estimate["note"] = _new_episodes(new)
-        found[label] = estimate
+        scores, others = [], []
+        for pair in results.pairs(study, ours, theirs):
+            if at == "rounds":
+                scores.append([returns(run)[-1] for run in pair])
+                others.append([run["evaluation_return_mean"][-1] for run in pair])
+            else:
+                ends = last_rounds([np.cumsum(run["env_steps"]) for run in pair])
+                scores.append([returns(run)[end] for run, end in zip(pair, ends, strict=True)])
+                columns = [np.asarray(run["episode_return_mean"], float) for run in pair]
+                others.append([column[end] for column, end in zip(columns, ends, strict=True)])
+        other = text(percent(relative(others)), 0, " %", sign=True)
+        note = f"{'20 new episodes' if at == 'rounds' else 'last round alone'} {other}"
+        found[label] = {**relative(scores), "note": note}
     return found
 
 

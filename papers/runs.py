@@ -70,3 +70,13 @@ def rounds_compared(pair: Sequence[Run], at: str) -> list[int]:
         return [len(curve) for curve in curves]
     level = min(curve[-1] for curve in curves)
     return [int(np.argmax(curve >= level)) + 1 for curve in curves]
+
+
+def last_rounds(totals: Sequence[np.ndarray]) -> list[int]:
+    """Returns the last round, from 0, of each run of a pair that is within what the smaller one took.
+
+    Args:
+        totals: What each run of the pair took until the end of each round, such as environment steps.
+    """
+    limit = min(total[-1] for total in totals)
+    return [int(np.count_nonzero(total <= limit)) - 1 for total in totals]

@@ -14,7 +14,7 @@ import numpy as np
 
 from papers.bills import Bill
 from papers.estimates import over_seeds, percent, relative, text
-from papers.runs import Estimates, Results, Run, returns
+from papers.runs import Estimates, Results, Run, last_rounds, returns
 from runtime.scaler.minions_settings import scheduler_path
 from runtime.scaler.saved_scheduler import load_scheduler
 
@@ -150,13 +150,8 @@ def ahead(
         runs = Race(results, **race, **rival)
         scores = []
         for pair, totals in zip(runs.pairs, runs.totals(of, "gpu"), strict=True):
-            limit = min(total[-1] for total in totals)
-            scores.append(
-                [
-                    returns(run)[np.count_nonzero(total <= limit) - 1]
-                    for run, total in zip(pair, totals, strict=True)
-                ]
-            )
+            ends = last_rounds(totals)
+            scores.append([returns(run)[end] for run, end in zip(pair, ends, strict=True)])
         found[label] = relative(scores)
     return found
 

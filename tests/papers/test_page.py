@@ -308,6 +308,7 @@ def test_at_equal_steps_the_longer_run_is_cut(tmp_path: Path) -> None:
     assert measured(runs, tmp_path, **measure)["interquartile_mean"] == 0.0
     at_steps = measured(runs, tmp_path, **measure | {"at": "steps"})
     assert at_steps["interquartile_mean"] == pytest.approx((40.0 - 100.0) / 100.0)
+    assert at_steps["note"] == "last round alone −50 %"
 
 
 def test_dollars_end_with_the_return_that_the_worse_run_has(tmp_path: Path) -> None:
