@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
+from lambda_actor.guarding import guard
 from lambda_actor.making import OPTIONS
 from lambda_actor.output import report_ignored_once
 
@@ -47,7 +50,9 @@ def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = N
     try:
         known = trial.facts(environment)
         played = trial.play(environment, make, steps=steps)
-        differs = trial.go_on(make(), **played) if played["episode"] else {}
+        # A simulator that cannot exist twice may now be free.
+        environment.close()
+        differs = _continued(make, played) if played["episode"] else {}
     except (Exception, SystemExit) as error:
         raise CheckError(trial.explained(environment_id, error)) from error
     tried = trial.conclude(known, played, differs)
@@ -57,6 +62,8 @@ def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = N
         warnings["dropped"] = trial.dropped(problem)
     if not played["episode"]:
         how = "no episode was left open"
+    elif tried.single_because:
+        how = f"no open episode was continued, because no second one can be made: {tried.single_because}"
     elif problem:
         how = "no open episode was continued"
     elif tried.can_save_episode:
@@ -65,6 +72,18 @@ def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = N
         how = f"an open episode was replayed, because {tried.cannot_save_reason}"
     seen = f"{environment_id}: {played['steps']:,} steps, mean reward {played['mean_reward']:.4g}; {how}"
     return "\n".join([*(f"! {name}: {text}" for name, text in warnings.items()), seen])
+
+
+def _continued(
+    make: Callable[[], ActorEnvironment], played: Mapping[str, Any]
+) -> Mapping[str, str]:
+    """Continues an episode in another environment, if there can be one."""
+    try:
+        environment = make()
+    except ActorError as error:
+        return {"single_because": str(error)}
+    with closing(environment):
+        return trial.go_on(environment, **played)
 
 
 def main(arguments: list[str]) -> int:
@@ -92,4 +111,8 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    guard()
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    # Threads and programs of the environment may still run.
+    os._exit(code)

@@ -50,6 +50,7 @@ class TriedEnvironment:
             its own. "" if they can be saved.
         state_problem: Why another process cannot continue an episode from its state; "" if it can.
         difference: How an episode differed when it was replayed; "" if seed and actions alone determine it.
+        single_because: Why no second one can exist on a machine; "" if one can.
         step_s: Seconds of a step, with a random policy, resets and reports of the trial.
         make_s: Seconds until it was imported and made, with the start of its process.
     """
@@ -64,6 +65,7 @@ class TriedEnvironment:
     replay: str = ""
     state_problem: str = ""
     difference: str = ""
+    single_because: str = ""
     step_s: float = 0.0
     make_s: float = 0.0
 
@@ -153,39 +155,35 @@ def play(
         steps: Steps of the first fragment.
 
     Returns:
-        ``steps``, ``mean_reward`` of the first fragment; ``has_action_mask``; ``episode``, a message, "" if none was
-        left open; of an environment that saves episodes ``saved``, the same with its state, and ``digests`` of how it
-        continues; otherwise ``replay``. If it cannot travel, ``state_problem``.
+        ``steps``, ``mean_reward`` of the first fragment; ``has_action_mask``; ``replay`` of a `TriedEnvironment`;
+        ``episode``, a message, "" if none was left open; of an environment that saves episodes ``saved``, the same
+        with its state, and ``digests`` of how it continues. If it cannot travel, ``state_problem``.
 
     Raises:
         ActorError: Its observations or results are unusable.
     """
     is_saved = environment.can_save_episode
-    spare = [environment]
-    recorded = ReplayedEnvironment(
-        lambda: spare.pop() if spare else make(), is_made_anew=not is_saved
-    )
-    played: dict[str, Any] = {"episode": ""}
-    episodes = []
+    # One after the other in the same environment: some can exist only once.
+    recorded = ReplayedEnvironment(lambda: environment, is_made_anew=False)
+    played: dict[str, Any] = {"episode": "", "replay": "" if is_saved else "reset"}
     try:
-        for fragment in _fragments(recorded, steps):
-            played.setdefault("steps", len(fragment.rewards))
-            played.setdefault("mean_reward", float(fragment.rewards.mean()))
-            played["has_action_mask"] = recorded.spaces.has_action_mask
-            episode = fragment.open_episode
-            if episode is None:
-                continue
-            episodes.append(episode)
+        episodes = []
+        for episode in _open_episodes(recorded, steps, played):
             if is_saved:
                 saved = _text(dataclasses.replace(episode, state=environment.get_state()))
                 digests = continuation(environment, episode.state["actions"])
                 # An episode for this check may be slightly larger than one that travels.
                 message = _text(episode, 2 * EPISODE_BYTES_MAX)
                 return played | {"episode": message, "saved": saved, "digests": digests}
-        if is_saved or not episodes:
-            return played | {"replay": "" if is_saved else "reset"}
-        played["replay"] = _way(make, episodes)
-        return played | {"episode": _text(max(episodes, key=lambda episode: episode.length))}
+            episodes.append(episode)
+        if not _are_replayed(recorded, episodes):
+            played["replay"] = "anew"
+            recorded.close()
+            anew = ReplayedEnvironment(make, is_made_anew=True)
+            episodes = list(_open_episodes(anew, steps, played))
+        if episodes:
+            played["episode"] = _text(max(episodes, key=lambda episode: episode.length))
+        return played
     except OversizedMessageError as error:
         return played | {"state_problem": str(error)}
 
@@ -290,15 +288,27 @@ def random_weights(spaces: Spaces) -> bytes:
     )
 
 
-def _way(make: Callable[[], ActorEnvironment], episodes: Sequence[OpenEpisode]) -> str:
-    """Returns how these episodes can be replayed, by trying a used environment."""
-    used = ReplayedEnvironment(make, is_made_anew=False)
+def _are_replayed(environment: ReplayedEnvironment, episodes: Sequence[OpenEpisode]) -> bool:
+    """Whether a used environment repeats these episodes."""
     try:
         for episode in episodes:
-            used.set_state(episode.state)
+            for _ in environment.replay(episode.state):
+                pass
     except EpisodeReplayError:
-        return "anew"
-    return "reset"
+        return False
+    return True
+
+
+def _open_episodes(
+    environment: ReplayedEnvironment, steps: int, played: dict[str, Any]
+) -> Iterator[OpenEpisode]:
+    """Plays, notes what is seen, and yields the episodes that fragments leave open."""
+    for fragment in _fragments(environment, steps):
+        played.setdefault("steps", len(fragment.rewards))
+        played.setdefault("mean_reward", float(fragment.rewards.mean()))
+        played["has_action_mask"] = environment.spaces.has_action_mask
+        if fragment.open_episode is not None:
+            yield fragment.open_episode
 
 
 def _fragments(environment: ReplayedEnvironment, steps: int) -> Iterator[Fragment]:

@@ -84,6 +84,19 @@ def run_command(
     )
 
 
+def start(experiment: Path, out: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """Starts ``python -m runtime train`` in a process of its own."""
+    return subprocess.Popen(
+        command("train", str(experiment), "--out", str(out), *arguments),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
 def train(experiment: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m runtime train`` to its end, in this process: importing torch takes longer than a short run.
 

@@ -31,13 +31,15 @@ def main(control_fd: int, name: str, is_together: bool) -> None:
     Args:
         is_together: Whether the handler takes several events; otherwise each message has one.
     """
-    connection, events = connect(control_fd)
+    # Its own process has used none yet.
+    start_cpu_s = time.process_time()
+    connection, events = connect(control_fd, is_guarded=True)
     try:
         handler = load(name)
     except BaseException as error:
         _send(connection, {"failed": _described(error)})
         return
-    _send(connection, {"ready": True, "init_cpu_s": time.process_time()})
+    _send(connection, {"ready": True, "init_cpu_s": start_cpu_s + time.process_time()})
     process_id = os.getpid()
     while True:
         asked = json.loads(events.get())

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import queue
 import shutil
@@ -21,10 +20,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
+from lambda_actor.guarding import end_with_parent, guard
+
 DEATH_PATIENCE_S = 1.0
 """Seconds in which a process that has closed its connection should end."""
 _ROOT = Path(__file__).resolve().parents[2]
-_PR_SET_PDEATHSIG = 1
 _STOP_TIMEOUT_S = 5.0
 _SOCKET_PARENT_BYTES_MAX = 60
 # Ends the program when standard input ends. Only this process holds the other end, so it ends with this process,
@@ -107,17 +107,19 @@ class Child:
         return None
 
     def end(self, patience_s: float = 0.0) -> int:
-        """Kills it after ``patience_s``, with its children, and returns its exit code."""
+        """Ends it after ``patience_s``, with its children, and returns its exit code."""
         self.wait(patience_s)
         self.kill()
-        return self._popen.wait()
-
-    def kill(self) -> None:
-        """Kills it and its children, without waiting for their end."""
-        # If it ended by itself, its session is empty.
+        self.wait(_STOP_TIMEOUT_S)
+        # If its guard has ended everything, its session is empty.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process_id, signal.SIGKILL)
         self._popen.kill()
+        return self._popen.wait()
+
+    def kill(self) -> None:
+        """Begins to end it and its children."""
+        self._popen.terminate()
 
 
 def how_it_ended(exit_code: int) -> str:
@@ -129,15 +131,23 @@ def how_it_ended(exit_code: int) -> str:
     return f"signal {-exit_code}"
 
 
-def connect(control_fd: int) -> tuple[Connection, queue.SimpleQueue[bytes]]:
+def connect(
+    control_fd: int, *, is_guarded: bool = False
+) -> tuple[Connection, queue.SimpleQueue[bytes]]:
     """Begins a process that `Child` started: returns the connection for answers, and the incoming messages.
 
     When the other end hangs up, this process and its children end, even in the middle of a step.
+
+    Args:
+        control_fd: The socket's descriptor.
+        is_guarded: Whether it runs user code; see `lambda_actor.guarding`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
-        # Also works inside a C call that blocks other threads.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if is_guarded:
+            guard()
+            os.setpgid(0, 0)
+        end_with_parent()
     # Otherwise a child program would keep it open after this process ends.
     os.set_inheritable(control_fd, False)
     connection = Connection(control_fd)

@@ -134,7 +134,7 @@ class EnvironmentProcess:
 
 def main(control_fd: int, environment_id: str, tasks_path: str, made: str) -> None:
     """In the other process: runs tasks until the other end closes the connection."""
-    connection, requests = connect(control_fd)
+    connection, requests = connect(control_fd, is_guarded=True)
     process_id = os.getpid()
 
     def say(kind: str, value: Any) -> None:

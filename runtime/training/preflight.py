@@ -7,7 +7,7 @@ import dataclasses
 from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.trial import TriedEnvironment
 from runtime.errors import BudgetTooSmallError, ExperimentError
-from runtime.experiment.resolved import ResolvedExperiment, TrialFacts
+from runtime.experiment.resolved import ResolvedExperiment, TrialFacts, with_values
 from runtime.fleet.sizes import check_sizes
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
@@ -109,6 +109,18 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Resolv
     """
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
     fitted = fitted.model_copy(update={"trial": _facts(fitted, environment)})
+    if environment.single_because and fitted.fleet.kind == "local":
+        if (
+            fitted.fleet.processes > 1
+            or fitted.evaluation.every_rounds
+            or fitted.learner.has_actors
+        ):
+            raise ExperimentError(
+                f"{environment.single_because}, while another one exists; allowed: fleet.processes = 1 and "
+                "evaluation.every_rounds = 0, or an environment that shares no port or file with others"
+            )
+        alone = with_values(fitted.environment, vector=1)
+        fitted = fitted.model_copy(update={"environment": alone})
     if fitted.learner.has_actors:
         # Their trajectories are not sent anywhere. A lost instance's episodes are played again, unless trainers have
         # them.

@@ -12,7 +12,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from lambda_actor import trial
@@ -87,7 +87,9 @@ def try_environment(
         return _ask(process, clock, began_s + PATIENCE_S, task, **values)
 
     made = environment_id, preprocessing, options
-    with closing(_process(*made)) as here, closing(_process(*made)) as elsewhere:
+    single = {}
+    with ExitStack() as stack:
+        here, elsewhere = (stack.enter_context(closing(_process(*made))) for _ in range(2))
         try:
             known = ask(here, "make")
         except TaskError as error:
@@ -96,13 +98,19 @@ def try_environment(
         try:
             played = ask(here, "play", steps=min(fragment_steps, _STEPS_MAX))
             step_s = played.pop("step_s")
-            # Frees its ports and files for the next process.
-            here.end()
+            try:
+                ask(elsewhere, "make")
+            except TaskError as error:
+                single = {"single_because": str(error)}
+                # Frees its ports and files.
+                here.end()
+                elsewhere.close()
+                elsewhere = stack.enter_context(closing(_process(*made)))
             differs = ask(elsewhere, "go_on", **played) if played["episode"] else {}
         except TaskError as error:
             raise ExperimentError(str(error)) from None
     known["spaces"] = Spaces.from_json(known["spaces"])
-    tried = trial.conclude(known, played, differs)
+    tried = trial.conclude(known, played, differs | single)
     return dataclasses.replace(tried, step_s=step_s, make_s=make_s)
 
 

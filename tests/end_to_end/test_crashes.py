@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from runtime.money.budget import UNITS_PER_USD
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
-    command,
     command_line,
     descendants,
     events,
@@ -21,22 +19,11 @@ from tests.helpers import (
     overrides,
     results_only,
     rounds,
+    start,
     summary,
     train,
     wait_for,
 )
-
-
-def start(experiment: Path, out: Path, *arguments: str, **options) -> subprocess.Popen:
-    return subprocess.Popen(
-        command("train", str(experiment), "--out", str(out), *arguments),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
 
 
 def finished_rounds(out: Path) -> int:

@@ -87,21 +87,23 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def processes(folder: Path) -> list[int]:
-    """Returns the ids of live processes that write to this folder's log."""
+    """Returns the ids of live processes that write to this folder's log, without their guards, which lead sessions."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if os.readlink(entry / "fd" / "1") == str(folder / "actors.log"):
-                found.append(int(entry.name))
+            process_id = int(entry.name)
+            writes = os.readlink(entry / "fd" / "1") == str(folder / "actors.log")
+            if writes and os.getsid(process_id) != process_id:
+                found.append(process_id)
     return sorted(found)
 
 
 def kill(process_id: int) -> None:
-    """Kills a process, which remains to be waited for."""
+    """Kills a process; its guard remains to be waited for."""
+    guard = os.getsid(process_id)
     os.kill(process_id, signal.SIGKILL)
-    # Until all its threads have ended, it only looks dead.
     ended = os.WEXITED | os.WNOWAIT | os.WNOHANG
-    wait_for(lambda: os.waitid(os.P_PID, process_id, ended), "the process to end")
+    wait_for(lambda: os.waitid(os.P_PID, guard, ended), "the process to end")
 
 
 def statuses(outcomes: Sequence[Outcome]) -> list[str]:

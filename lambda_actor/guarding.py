@@ -1,0 +1,68 @@
+"""A process that cleans up: nothing that user code has started outlives it. Linux only.
+
+A simulator often starts programs of its own, in sessions of their own, and some never end them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """Makes the kernel send this signal when the thread that started this process ends. Works inside any C call."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def guard() -> None:
+    """Returns in a new process; this one waits, and ends all that it starts when it, or this one's parent, has ended.
+
+    This process then ends as the new one did. SIGTERM ends both. Must be called before there are threads.
+    """
+    if sys.platform != "linux":
+        return
+    end_with_parent(signal.SIGTERM)
+    # Processes whose parents have ended become children of this one, whatever their session.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    awaited = {signal.SIGTERM, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    guarded = os.fork()
+    if not guarded:
+        end_with_parent()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = None
+    while code is None:
+        code = -signal.SIGTERM
+        if signal.sigwait(awaited) == signal.SIGCHLD:
+            code = _reap(guarded)
+    with suppress(ChildProcessError):
+        while True:
+            for child in Path("/proc/thread-self/children").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+            os.waitpid(-1, 0)
+    if code < 0:
+        with suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.kill(os.getpid(), -code)
+    # The first process of a container ignores such signals.
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _reap(awaited: int) -> int | None:
+    """Waits for children that have ended; returns the exit code of the awaited one, if it is among them."""
+    code = None
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == awaited:
+                code = os.waitstatus_to_exitcode(ended[1])
+    return code

@@ -1,0 +1,91 @@
+"""Programs and threads that environments leave behind, and simulators that can exist only once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import ExperimentError
+from runtime.experiment.loading import load_experiment
+from runtime.training.preflight import preflight
+from tests.helpers import (
+    ROOT,
+    is_alive,
+    overrides,
+    pendulum_file,
+    rounds,
+    start,
+    train,
+    wait_for,
+)
+
+ENVIRONMENT = "tests.cases.simulators:make"
+
+
+def server_file(folder: Path, processes: int = 1, every_rounds: int = 0) -> Path:
+    return pendulum_file(
+        folder,
+        environment={"id": ENVIRONMENT, "kwargs": {"kind": "Server", "folder": str(folder)}},
+        fleet={"processes": processes},
+        evaluation={"every_rounds": every_rounds},
+    )
+
+
+def programs(folder: Path) -> list[int]:
+    return [int(path.name.partition("-")[2]) for path in folder.glob("program-*")]
+
+
+@pytest.mark.parametrize("kind", ["Server", "Threaded"])
+def test_the_image_check_ends_whatever_an_environment_has_started(
+    tmp_path: Path, kind: str
+) -> None:
+    kwargs = {"kind": kind} | ({"folder": str(tmp_path)} if kind == "Server" else {})
+    checked = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "lambda_actor.check",
+            ENVIRONMENT,
+            "20",
+            json.dumps({"kwargs": kwargs}),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (checked.returncode, "20 steps" in checked.stdout) == (0, True), checked.stderr
+    assert len(programs(tmp_path)) == (kind == "Server")
+    assert not any(map(is_alive, programs(tmp_path)))
+
+
+def test_a_simulator_that_exists_once_trains_in_one_process_and_does_not_outlive_a_killed_trainer(
+    tmp_path: Path,
+) -> None:
+    experiment, out = server_file(tmp_path), tmp_path / "run"
+    trainer = start(experiment, out, *overrides(stop__max_rounds=1000))
+    wait_for(lambda: (out / "rounds.jsonl").exists(), "a round")
+    assert any(map(is_alive, programs(tmp_path)))
+    trainer.send_signal(signal.SIGKILL)
+    trainer.communicate()
+    wait_for(lambda: not any(map(is_alive, programs(tmp_path))), "the simulator's end")
+    last = len(rounds(out)) + 2
+    resumed = train(experiment, out, "--resume", *overrides(stop__max_rounds=last))
+    assert (resumed.returncode, len(rounds(out))) == (0, last), resumed.stderr
+    assert not any(map(is_alive, programs(tmp_path)))
+
+
+@pytest.mark.parametrize(("processes", "every_rounds"), [(2, 0), (1, 2)])
+def test_a_simulator_that_exists_once_is_refused_where_several_would_play(
+    tmp_path: Path, processes: int, every_rounds: int
+) -> None:
+    experiment = load_experiment(server_file(tmp_path, processes, every_rounds)).resolved()
+    words = "the port is in use, in .*, while another one exists; allowed: fleet.processes = 1 and"
+    with pytest.raises(ExperimentError, match=words):
+        preflight(experiment)
+    assert not any(map(is_alive, programs(tmp_path)))
