@@ -590,7 +590,7 @@ def _float32(numbers: Any) -> np.ndarray:
     if not math.isfinite(flat.dot(flat)) and np.isinf(flat).any() and np.isfinite(numbers).all():
         raise OverflowError(
             f"{np.abs(numbers).max():.4g}, which is too large for float32; allowed: up to "
-            f"{np.finfo(np.float32).max:.4g}, such as by gymnasium.wrappers.TransformObservation"
+            f"{np.finfo(np.float32).max:.4g}"
         )
     return array
 

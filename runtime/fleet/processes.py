@@ -26,7 +26,6 @@ DEATH_PATIENCE_S = 1.0
 """Seconds in which a process that has closed its connection should end."""
 _ROOT = Path(__file__).resolve().parents[2]
 _STOP_TIMEOUT_S = 5.0
-_SOCKET_PARENT_BYTES_MAX = 60
 # Ends the program when standard input ends. Only this process holds the other end, so it ends with this process,
 # however that dies. The shell itself ends with the program.
 _GUARDIAN = """
@@ -214,9 +213,9 @@ class GuardedProgram:
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def socket_parent(*wanted: str) -> str:
+def socket_parent(*wanted: str, bytes_max: int = 60) -> str:
     """Returns the first of these directories, that for temporary files, and /tmp in which a socket's path is short."""
     for parent in (*wanted, tempfile.gettempdir()):
-        if len(os.fsencode(parent)) <= _SOCKET_PARENT_BYTES_MAX:
+        if len(os.fsencode(parent)) <= bytes_max:
             return parent
     return "/tmp"

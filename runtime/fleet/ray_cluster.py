@@ -25,6 +25,7 @@ from runtime.experiment.kinds import load
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.actor_process import serve
 from runtime.fleet.interfaces import Invocation
+from runtime.fleet.processes import socket_parent
 from runtime.money.work import Outcome, OutcomeStatus
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,8 @@ _BEGUN = b""
 _ANSWER_S = 10.0
 _STORE_BYTES = 256 * 2**20
 """Memory for messages in transit, in a cluster started here."""
+_PARENT_BYTES_MAX = 38
+"""Length of a folder for temporary files in which the paths of Ray's sockets are short enough."""
 _LOCAL_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0"}
 """For this process and a cluster that it starts."""
 
@@ -264,11 +267,13 @@ def _open(ray: Any, address: str | None, cpus: int) -> None:
         },
     }
     if address is None:
+        wanted = filter(None, [os.environ.get("RAY_TMPDIR")])
         place = {
             "address": "local",
             "num_cpus": cpus,
             "include_dashboard": False,
             "object_store_memory": _STORE_BYTES,
+            "_temp_dir": os.path.join(socket_parent(*wanted, bytes_max=_PARENT_BYTES_MAX), "ray"),
         }
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)

@@ -29,6 +29,8 @@ HERE = "local"
 """The basis of dollars that nobody bills."""
 STANDING_USD_MIN = 5e-5
 """Smaller idle costs are billed without an event, since they are shown as 0.0000."""
+SLOW_STEP_S = 0.002
+"""From this on, a simulator may spend its time waiting."""
 _ROUNDING_USD = 1e-10
 """Smaller differences between records are no money."""
 
@@ -240,6 +242,14 @@ class Run(Opening):
             facts["actions"] = (
                 "Not rescaled. A new policy's are about -1 to 1; if good ones are far from that, rescale them with a "
                 "gymnasium.ActionWrapper in environment.wrappers"
+            )
+        step_s, processes = self.experiment.trial.step_s, self.experiment.fleet.processes or 1
+        actors = self.experiment.scaler.most_actors
+        is_local = self.experiment.fleet.kind == "local" and not self.experiment.learner.has_actors
+        if is_local and processes < actors and step_s >= SLOW_STEP_S:
+            facts["processes"] = (
+                f"A step takes {1000 * step_s:.0f} ms, and fleet.processes = {processes} play {actors} actors. If the "
+                f"simulator waits rather than computes, more are faster: --set fleet.processes={actors}"
             )
         if self.experiment.trial.replay:
             facts["episodes"] = (

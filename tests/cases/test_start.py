@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
+import time
 from pathlib import Path
 
 import gymnasium
@@ -11,11 +14,17 @@ import pytest
 
 from lambda_actor import trial
 from lambda_actor.check import main
+from runtime.errors import FleetError
+from runtime.fleet import FleetSetup
+from runtime.fleet.ray_cluster import RayFleet
 from tests.helpers import pendulum_file, train
 
 
 class Push(gymnasium.Env):
-    """Its actions have no upper bound, and its ``close`` and ``__del__`` fail like those of a broken GL context."""
+    """Waits at each step.
+
+    Its actions have no upper bound, and its ``close`` and ``__del__`` fail like those of a broken GL context.
+    """
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
@@ -25,6 +34,7 @@ class Push(gymnasium.Env):
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
+        time.sleep(0.003)
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
     def close(self):
@@ -37,13 +47,15 @@ def make_limited() -> gymnasium.Env:
     return gymnasium.wrappers.TimeLimit(Push(), 30)
 
 
-def test_a_limit_without_effect_and_actions_without_bounds_are_mentioned(tmp_path: Path) -> None:
+def test_limits_without_effect_actions_without_bounds_and_slow_steps_are_mentioned(
+    tmp_path: Path,
+) -> None:
     """Gymnasium #291, stable-baselines3 #897."""
     environment = {"id": f"{__name__}:make_limited", "max_episode_steps": 1000}
     file = pendulum_file(
         tmp_path,
         environment=environment,
-        scaler={"kind": "fixed", "actors_fixed": 1, "actors_min": 1},
+        scaler={"kind": "fixed", "actors_fixed": 2, "actors_min": 1},
         stop={"max_rounds": 1},
         evaluation={"every_rounds": 0},
     )
@@ -54,6 +66,10 @@ def test_a_limit_without_effect_and_actions_without_bounds_are_mentioned(tmp_pat
         "episodes after 30 steps\n" in ended.stdout
     )
     assert "\nactions: Not rescaled. A new policy's are about -1 to 1; " in ended.stdout
+    assert re.search(
+        r"\nprocesses: A step takes \d+ ms, and fleet.processes = 1 play 2 actors. .* --set fleet.processes=2\n",
+        ended.stdout,
+    )
 
 
 def test_ignored_errors_take_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,8 +77,7 @@ def test_ignored_errors_take_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert main([f"{__name__}:make_limited", "8"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("! ignored: AttributeError: 'Context' object has no attribute")
-    assert lines[0].endswith("line 31")
+    assert re.fullmatch(r"! ignored: AttributeError: 'Context' .*, in .*, line \d+", lines[0])
 
 
 def test_an_error_without_a_screen_names_the_setting_and_the_packages(
@@ -81,3 +96,25 @@ def test_actors_are_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["Mine-v0", "8"]) == 1
     said = capsys.readouterr().err
     assert "actors are other processes" in said and "my_module:Mine-v0" in said
+
+
+def test_sockets_of_ray_have_short_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Verl #1120, Ray #7945: a scheduler's folder for temporary files is long."""
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
+    settings: dict[str, str] = {}
+
+    def init(**given: str) -> None:
+        settings.update(given)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
+    with pytest.raises(FleetError, match="cannot be started: enough"):
+        RayFleet(
+            FleetSetup(
+                function="", concurrency=1, timeout_s=1.0, memory_mib=1769, log_path=tmp_path
+            )
+        )
+    session = "session_2026-11-28_12-07-45_925550_4194304/sockets/plasma_store"
+    assert len(f"{settings['_temp_dir']}/{session}") <= 107
