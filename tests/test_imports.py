@@ -298,7 +298,7 @@ def test_the_product_does_without_the_papers() -> None:
 # The rooms of the runtime
 
 LEVELS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "machine"),
     ("names", "times", "experiment"),
     ("records",),
     ("aws",),

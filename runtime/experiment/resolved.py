@@ -9,13 +9,13 @@ default, such as that of ``network.hidden_sizes``, is read where it is used.
 from __future__ import annotations
 
 import math
-import os
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from lambda_actor.policy import HIDDEN_SIZES, Architecture, default_network
 from lambda_actor.spaces import Spaces
+from runtime import machine
 from runtime.errors import ExperimentError
 from runtime.experiment.fleet import FLEETS, FleetSettings
 from runtime.experiment.instance_types import CPU_TYPES, GPU_TYPES, vcpus
@@ -165,7 +165,7 @@ def resolve(
         fleet_kind = "lambda" if is_deployed and not learner.has_actors else "local"
     is_on_learner = learner.has_actors or (is_deployed and fleet_kind == "local")
     # In a deployment, the smallest learner that may be launched decides, not this machine.
-    cores = min(map(vcpus, types)) if is_deployed and is_on_learner else _cores()
+    cores = min(map(vcpus, types)) if is_deployed and is_on_learner else machine.cores()
     fleet = _fleet(experiment, fleet_kind, cores)
     filled_in = learner.filled_in(experiment, is_deployed=is_deployed, cores=cores)
     vector = filled_in.get("environments", _vector(experiment, fleet))
@@ -249,7 +249,3 @@ def with_values(section: Section, as_class: Any = None, /, **values: Any) -> Any
 
 def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,6 +17,7 @@ from typing import Any
 
 from lambda_actor.errors import describe_error
 from lambda_actor.waiting import waits
+from runtime import machine
 from runtime.errors import ERROR_CHARACTERS_MAX, one_line
 from runtime.experiment.kinds import load
 from runtime.fleet.processes import connect
@@ -65,7 +66,8 @@ def _serve_together(handler: _Several, events: Sequence[dict[str, Any]]) -> list
         answers = [raised] * len(events)
     cpu_s = (time.process_time() - started_cpu_s) / len(events)
     waited_s = None if (found := waits.take()) is None else found / len(events)
-    return [_reply(answer) | {"cpu_s": cpu_s, "waited_s": waited_s} for answer in answers]
+    measured = {"cpu_s": cpu_s, "waited_s": waited_s, "memory_bytes": machine.own_memory_bytes()}
+    return [_reply(answer) | measured for answer in answers]
 
 
 def _reply(answer: dict[str, Any] | BaseException) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from runtime.fleet.episodes import OpenEpisodes
 from runtime.money.work import Outcome
 from runtime.records.observers import EventSink
 
-_CACHE_ERRORS: tuple[str, ...] = (
+CACHE_ERRORS: tuple[str, ...] = (
     CacheError.__name__,
     *(error.__name__ for error in CacheError.__subclasses__()),
 )
+"""Class names of errors that are not an environment's."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Failures:
         )
         key = _key(actor)
         # A rollout that raised is to blame itself; problems of process and cache pass.
-        self._raised[key] += outcome.status == "error" and outcome.error_type not in _CACHE_ERRORS
+        self._raised[key] += outcome.status == "error" and outcome.error_type not in CACHE_ERRORS
         if self._raised[key] >= self.patience.attempts:
             del self._raised[key]
             self.has_raising_slot = True

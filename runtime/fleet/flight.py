@@ -300,6 +300,8 @@ class Flight:
             # It is paid, whether what it brought can be fetched or not.
             self._settle(actor, outcome, 0)
             raise
+        if outcome.growth:
+            self._events.append("process_replaced", slot=actor.work.slot, reason=outcome.growth)
         before_usd = self._meter.spent_usd
         seconds = self._settle(actor, outcome, len(taken or b"") + (delivered_bytes or 0))
         group.usd += self._meter.spent_usd - before_usd

@@ -1,7 +1,8 @@
 """The local fleet: warm processes on this machine that run the same handler as Lambda.
 
 Each process has a thread here that sends it work and waits for its answers. A process that dies, hangs or raises only
-costs the invocation that it had. It is replaced, and the outcome says what happened. The processes end with this one.
+costs the invocation that it had. It is replaced, and the outcome says what happened: what its environment has leaked
+ends with it. So does one whose memory grows, before there is none left. The processes end with this one.
 
 A process may serve several invocations at once. If it dies or hangs, the culprit is unknown, so each invocation is
 served once more, alone.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -21,8 +23,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from runtime import machine
 from runtime.errors import FleetError
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
+from runtime.fleet.failures import CACHE_ERRORS
 from runtime.fleet.interfaces import Invocation
 from runtime.fleet.processes import DEATH_PATIENCE_S, Child, how_it_ended
 from runtime.money.model import vcpu_share
@@ -32,6 +36,8 @@ from runtime.records.layout import LOCK
 
 _START_TIMEOUT_S = 120.0
 _RESTART_PAUSE_S = 0.5
+GROWTH_SHARE = 0.25
+"""A process is replaced when it has grown by this share of its part of the machine's memory."""
 LOOK_S = 1.0
 """Seconds between checks of time limits."""
 
@@ -48,7 +54,8 @@ class _Process(Child):
         each_s: Seconds of an invocation in its last batch.
         init_cpu_s: CPU seconds of its start-up; None until it is ready.
         killed_for: How its invocations end, without their ids and bills, if the fleet killed it.
-        is_over: Whether it was found ended; its successor serves what comes.
+        first_bytes, memory_bytes: Its memory after the first invocation served warm, and after the last one.
+        is_over: Whether it has ended, or ends after its batch; its successor serves what comes.
     """
 
     def __init__(self, setup: FleetSetup, descriptors: Sequence[int]) -> None:
@@ -69,6 +76,8 @@ class _Process(Child):
         self.each_s = 0.0
         self.init_cpu_s: float | None = None
         self.killed_for: Outcome | None = None
+        self.first_bytes = 0
+        self.memory_bytes = 0
         self.is_over = False
 
     def give(self, batch: list[Invocation], timeout_s: float) -> None:
@@ -107,6 +116,7 @@ class LocalFleet:
         self.concurrency = setup.concurrency
         self._setup = setup
         self._start_process = partial(_Process, setup, descriptors)
+        self._growth_max_bytes = GROWTH_SHARE * machine.memory_bytes() / self.concurrency
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._queue: deque[Invocation] = deque()
@@ -198,12 +208,17 @@ class LocalFleet:
             while True:
                 with suppress(EOFError, OSError):
                     self._serve(process)
-                code = process.end(0.0 if process.killed_for else DEATH_PATIENCE_S)
+                is_ended_here = process.killed_for or process.is_over
+                code = process.end(0.0 if is_ended_here else DEATH_PATIENCE_S)
                 process.connection.close()
                 with self._changed:
                     if self._closing.is_set():
                         return
-                    self._ended(index, process, f"its process ended with {how_it_ended(code)}")
+                    how = how_it_ended(code)
+                    if code == -signal.SIGKILL:
+                        mib = process.memory_bytes / 2**20
+                        how += f"; the usual reason is too little memory, of which it had {mib:,.0f} MiB before"
+                    self._ended(index, process, f"its process ended with {how}")
                 if process.init_cpu_s is None and not process.batch:
                     # It cannot start, and nothing waits: do not spin.
                     time.sleep(_RESTART_PAUSE_S)
@@ -253,10 +268,20 @@ class LocalFleet:
                 message = json.loads(connection.recv_bytes())
                 with self._changed:
                     self._answered(process, message)
+            if process.is_over:
+                return
 
     # With the lock held
 
     def _answered(self, process: _Process, message: Mapping[str, Any]) -> None:
+        process.memory_bytes = message["memory_bytes"]
+        growth = ""
+        if process.served == 1:
+            process.first_bytes = process.memory_bytes
+        elif not process.is_over:
+            growth = self._growth(process)
+        has_raised = message["error"] and message["error_type"] not in CACHE_ERRORS
+        process.is_over = bool(process.is_over or growth or has_raised)
         share = vcpu_share(self._setup.memory_mib)
         billed_s = message["cpu_s"] / share + (message["waited_s"] or 0.0)
         self._report(
@@ -271,6 +296,7 @@ class LocalFleet:
                 cpu_s=message["cpu_s"] if process.served and len(process.batch) == 1 else 0.0,
                 waited_s=message["waited_s"],
                 error_type=message["error_type"],
+                growth=growth,
             )
         )
         process.served += 1
@@ -278,6 +304,17 @@ class LocalFleet:
             process.limit_s = math.inf
             process.each_s = (time.monotonic() - process.since_s) / len(process.batch)
             self._assign()
+
+    def _growth(self, process: _Process) -> str:
+        """Says how much a process has grown, if that is too much."""
+        grown_bytes = process.memory_bytes - process.first_bytes
+        if process.served < 2 or grown_bytes < self._growth_max_bytes:
+            return ""
+        each_mib = grown_bytes / 2**20 / (process.served - 1)
+        return (
+            f"its memory grows by {each_mib:.3g} MiB per fragment, to {process.memory_bytes / 2**20:,.0f} MiB after "
+            f"{process.served + 1}; the environment, or what it uses, may keep what it no longer needs"
+        )
 
     def _ended(self, index: int, process: _Process, death: str) -> None:
         """Reports what an ended process served.

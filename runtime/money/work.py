@@ -65,6 +65,7 @@ class Outcome:
         cpu_s, init_cpu_s: Measured CPU seconds of the invocation, if it made no environment and was served alone, and
             of its start-up, if known.
         waited_s: Seconds that its environment waited for something other than a CPU; None if they are unknown.
+        growth: Why its process is replaced before its memory is exhausted; empty if it is not.
     """
 
     invocation_id: str
@@ -79,6 +80,7 @@ class Outcome:
     init_cpu_s: float = 0.0
     waited_s: float | None = 0.0
     error_type: str = ""
+    growth: str = ""
 
     @classmethod
     def never_started(cls, invocation_id: str) -> Outcome:

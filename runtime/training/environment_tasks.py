@@ -12,6 +12,7 @@ import numpy as np
 
 from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
+from runtime import machine
 from runtime.training.environment_process import MAKING
 from runtime.training.evaluation import Evaluator
 
@@ -62,7 +63,8 @@ class EnvironmentTasks:
             self._evaluate = Evaluator(make_environment(*self._made), **settings)
         self._say("doing", "being evaluated")
         evaluation = self._evaluate(base64.b64decode(weights), fresh=fresh)
-        return vars(evaluation) | {"seconds": time.process_time() - began_s}
+        seconds = time.process_time() - began_s
+        return vars(evaluation) | {"seconds": seconds, "memory_bytes": machine.own_memory_bytes()}
 
 
 class _Reporting:

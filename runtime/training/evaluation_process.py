@@ -11,7 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from lambda_actor.errors import UnusableEnvironmentError
+from runtime import machine
 from runtime.errors import BudgetError, RunError
+from runtime.fleet.local import GROWTH_SHARE
 from runtime.records.observers import EventSink
 from runtime.training.environment_process import EnvironmentProcess, TaskError
 from runtime.training.evaluation import Evaluation
@@ -43,6 +45,8 @@ class EvaluationProcess:
         self._target_return = target_return
         self._settings = settings
         self._process: EnvironmentProcess | None = None
+        self._first_bytes = 0
+        self._memory_bytes = 0
         self._thread = ThreadPoolExecutor(1, "evaluation")
 
     def begin(self, weights: bytes, round_index: int) -> None:
@@ -50,7 +54,20 @@ class EvaluationProcess:
         self._weights = base64.b64encode(weights).decode()
         self._round_index = round_index
         self._is_repeated = False
+        grown_bytes = self._memory_bytes - self._first_bytes
+        if self._process is not None and grown_bytes > GROWTH_SHARE * machine.memory_bytes() / 2:
+            self._events.append(
+                "process_replaced",
+                reason=f"the evaluation's memory grew by {grown_bytes / 2**20:,.0f} MiB",
+            )
+            self._replace()
         self._start()
+
+    def _replace(self) -> None:
+        assert self._process is not None
+        self._process.close()
+        self._process = None
+        self._first_bytes = 0
 
     def _start(self) -> None:
         # Not in the thread: the kernel ends the process when the thread that started it ends.
@@ -58,11 +75,11 @@ class EvaluationProcess:
         self._answer: Future[Evaluation] = self._thread.submit(self._evaluate, self._process)
 
     def result(self, timeout_s: float) -> Evaluation:
-        """Waits for the current evaluation. If its process is killed, it is repeated once in a new one.
+        """Waits for the current evaluation. If it fails, it is repeated once in a new process.
 
         Raises:
             BudgetError: It takes longer than ``timeout_s``.
-            UnusableEnvironmentError: The environment raised, or ended its process.
+            UnusableEnvironmentError: The environment raised, or ended its process, in the repetition too.
             RunError: The repetition's process was killed as well.
         """
         assert self._process is not None
@@ -75,14 +92,15 @@ class EvaluationProcess:
                 "learner.update_timeout_s; raise that"
             ) from None
         except TaskError as error:
-            if self._process.exit_code != -signal.SIGKILL:
-                raise UnusableEnvironmentError(str(error)) from None
+            is_killed = self._process.exit_code == -signal.SIGKILL
+            reason = _KILLED if is_killed else str(error)
+            if self._is_repeated and is_killed:
+                raise RunError(f"{reason}. So was the one that repeated it") from None
             if self._is_repeated:
-                raise RunError(f"{_KILLED}. So was the one that repeated it") from None
+                raise UnusableEnvironmentError(reason) from None
         self._is_repeated = True
-        self._events.append("evaluation_repeated", policy_round=self._round_index, reason=_KILLED)
-        self._process.close()
-        self._process = None
+        self._events.append("evaluation_repeated", policy_round=self._round_index, reason=reason)
+        self._replace()
         self._start()
         return self.result(deadline_s - time.monotonic())
 
@@ -108,4 +126,7 @@ class EvaluationProcess:
         *_, (_, value) = process.run(
             "evaluate", weights=self._weights, fresh=fresh, **self._settings
         )
+        # Batched environments do not say.
+        self._memory_bytes = value.get("memory_bytes", 0)
+        self._first_bytes = self._first_bytes or self._memory_bytes
         return Evaluation(tuple(value["returns"]), tuple(value["lengths"]), value["seconds"])

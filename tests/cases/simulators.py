@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import resource
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium
+import numpy as np
 
 from tests.environments import Counter
 
@@ -36,6 +40,29 @@ class Server(Counter):
                 ["sleep", str(FOREVER_S)], pass_fds=[port.fileno()], start_new_session=True
             )
         Path(folder, f"program-{program.pid}").touch()
+
+
+class Descriptors(Counter):
+    """Opens a file in each step, never closes it, and may open only so many."""
+
+    def __init__(self, episode_steps: int | None, limit: int = 600) -> None:
+        super().__init__(episode_steps)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+    def step(self, action):
+        os.open(os.devnull, os.O_RDONLY)
+        return super().step(action)
+
+
+class Memory(Counter):
+    """Keeps half a mebibyte in each step."""
+
+    kept: ClassVar[list[np.ndarray]] = []
+
+    def step(self, action):
+        self.kept.append(np.ones(2**16))
+        return super().step(action)
 
 
 class Threaded(Counter):

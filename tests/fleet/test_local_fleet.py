@@ -307,8 +307,8 @@ def test_processes_die_with_a_killed_parent(tmp_path: Path):
     found: list[int] = []
     try:
         assert parent.stdout.readline() == b"ready\n"
+        wait_for(lambda: len(processes(tmp_path)) == 3, "three processes")
         found = processes(tmp_path)
-        assert len(found) == 3
         os.kill(parent.pid, signal.SIGKILL)
         wait_for(lambda: not any(map(is_alive, found)), "the processes to end")
     finally:
