@@ -111,10 +111,10 @@ def raising_frame(error: BaseException) -> traceback.FrameSummary | None:
         if not frame.filename.startswith(("<", *_OURS))
         and "-packages/gymnasium/" not in frame.filename
     ]
-    installed = [frame for frame in frames if "-packages/" in frame.filename]
-    users = [
+    installed = next((frame for frame in frames if "-packages/" in frame.filename), None)
+    users = (
         frame
         for frame in frames
         if "-packages/" not in frame.filename and not frame.filename.startswith(_STANDARD)
-    ]
-    return next(iter(users or installed), None)
+    )
+    return next(users, installed)

@@ -191,9 +191,11 @@ def explain_problem(problem: Mapping[str, Any], kinds: Mapping[str, str], tree: 
     allowed = allowed_values(info)
     choices = re.split(r" \| | or ", allowed)
     meant = difflib.get_close_matches(str(tree).lower(), choices, 1)
-    own = f", or {OWN}{meant_path(str(tree))}" if kind == UNKNOWN_KIND else ""
     hint = "".join(f"; did you mean {choice}?" for choice in meant)
-    return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{own}{hint}"
+    if kind == UNKNOWN_KIND:
+        allowed = f"{allowed}, or {OWN}"
+        hint = meant_path(str(tree)) or hint
+    return f"{path} = {_shown(tree)} is not allowed; allowed: {allowed}{hint}"
 
 
 def _shown(value: Any) -> str:

@@ -93,8 +93,9 @@ def test_an_error_without_a_screen_names_the_setting_and_the_packages(
 
 def test_actors_are_other_processes(capsys: pytest.CaptureFixture[str]) -> None:
     """Ray #4591: an id that only the user's script registers."""
-    assert main(["Mine-v0", "8"]) == 1
+    assert [main([name, "8"]) for name in ("Mine-v0", "mine.make")] == [1, 1]
     said = capsys.readouterr().err
+    assert said.endswith("; did you mean mine:make?\n")
     assert "actors are other processes" in said and "my_module:Mine-v0" in said
 
 
