@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from runtime.errors import Interrupted
+from runtime.errors import ENDING_SIGNALS, Interrupted
 
 
 def _interrupt(number: int, _frame: object) -> None:
@@ -15,7 +15,7 @@ def _interrupt(number: int, _frame: object) -> None:
 
 def run() -> NoReturn:
     """Runs the command line, and ends this process with its exit code."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         # Signals that were ignored from the start, as under nohup, remain ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)

@@ -11,8 +11,19 @@ class RunError(Exception):
     """Base of every error that the runtime raises on purpose; its text is meant for the user."""
 
 
+ENDING_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
+"""Signals that end a run between its steps. The last three are what schedulers of clusters send before a job's end."""
+
+
 class Interrupted(KeyboardInterrupt):
-    """SIGINT, SIGTERM or SIGHUP arrived.
+    """One of `ENDING_SIGNALS` arrived.
 
     Attributes:
         exit_code: The command's: 128 plus the signal's number.

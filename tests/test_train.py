@@ -16,7 +16,7 @@ from nitro_rl import train
 from runtime.errors import RunError
 from tests.helpers import SMALL_EXPERIMENT
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM)
 TREE = yaml.safe_load(SMALL_EXPERIMENT) | {"stop": {"max_rounds": 2}}
 
 

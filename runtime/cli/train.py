@@ -43,7 +43,7 @@ def add_command(commands: Any) -> None:
             "train experiments/hopper.yaml --seeds 5 --out runs/five",
         ],
         exit_codes="0 finished, 1 failed while training, 2 refused before anything started, 130 interrupted by Ctrl-C, "
-        "143 by SIGTERM, 129 by a closed terminal",
+        "143 by SIGTERM, 129 by a closed terminal, 128 and its number by SIGUSR1, SIGUSR2 or SIGXCPU",
     )
     add_experiment(train)
     train.add_argument(

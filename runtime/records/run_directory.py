@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import shutil
 from collections.abc import Sequence
@@ -21,12 +22,16 @@ from runtime.records.files import (
 )
 from runtime.records.rows import RoundRow
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Answers of file systems without locks, such as some NFS and Lustre mounts."""
+
 
 class RunDirectory:
     """The files of one run; only one process at a time holds them.
 
     Attributes:
         path: The directory. `runtime.records.layout` names the files in it.
+        unlocked_because: Why it is not locked: its file system has no locks; empty if it is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,6 +41,7 @@ class RunDirectory:
             RunDirectoryError: It cannot be created or written, or another process trains in it.
         """
         self.path = path
+        self.unlocked_because = ""
         try:
             self._is_new = not path.exists()
             make_directory(path)
@@ -47,6 +53,9 @@ class RunDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
+            if error.errno in _NO_LOCKS:
+                self.unlocked_because = error.strerror
+                return
             self._lock.close()
             reason = f"cannot be locked: {error.strerror}"
             if isinstance(error, BlockingIOError):

@@ -260,8 +260,13 @@ class Run(Opening):
 
     @property
     def warnings(self) -> dict[str, str]:
-        """What people should know of the environment before actors play it, by subject."""
+        """What people should know of environment and directory before actors play, by subject."""
         warnings = self.environment.warnings
+        if reason := self.directory.unlocked_because:
+            warnings["lock"] = (
+                f"the file system of {self.directory.path} has no locks ({reason}): nothing keeps another process from "
+                "training there too"
+            )
         if problem := self.experiment.trial.dropped_because:
             warnings["dropped"] = dropped(problem)
         wanted, limit = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from runtime.errors import BudgetError, Interrupted
+from runtime.errors import ENDING_SIGNALS, BudgetError, Interrupted
 
 
 class _TimeIsUp(BaseException):
@@ -15,7 +15,7 @@ class _TimeIsUp(BaseException):
 
 
 class Signals:
-    """Turns SIGINT, SIGTERM and SIGHUP into `Interrupted`, but never in the middle of a shielded block."""
+    """Turns `runtime.errors.ENDING_SIGNALS` into `Interrupted`, but never in the middle of a shielded block."""
 
     def __init__(self) -> None:
         self._shields = 0
@@ -23,7 +23,7 @@ class Signals:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in ENDING_SIGNALS:
             # Signals that were ignored from the start, as under nohup, remain ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._arrived)

@@ -1,12 +1,16 @@
-"""Machines that people have: quotas of containers."""
+"""Machines that people have: quotas of containers, file systems without locks."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from runtime import machine
+from tests.helpers import overrides, pendulum_file, train
 
 
 @pytest.mark.parametrize(
@@ -60,3 +64,24 @@ def test_a_quota_above_one_core_is_rounded_up(
     (tmp_path / "own").write_text("0::/\n")
     (tmp_path / "cpu.max").write_text("250000 100000\n")
     assert machine.cores(tmp_path, tmp_path / "own") == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [
+        (errno.ENOLCK, 0, "! lock: the file system of "),
+        (errno.ENOSYS, 0, "! lock: the file system of "),
+        (errno.EOPNOTSUPP, 0, "! lock: the file system of "),
+        (errno.EIO, 2, "cannot be locked: Input/output error"),
+        (errno.EWOULDBLOCK, 2, "another process trains there"),
+    ],
+)
+def test_a_file_system_without_locks_trains_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, words: str
+) -> None:
+    def flock(descriptor: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    ended = train(pendulum_file(tmp_path), tmp_path / "run", *overrides(stop__max_rounds=1))
+    assert (ended.returncode, words in ended.stdout + ended.stderr) == (code, True), ended

@@ -15,7 +15,7 @@ from runtime.fleet.inline import ShieldedFleet
 from runtime.training.signals import Signals
 from tests.helpers import PATIENCE_S, ROOT
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = tuple(getattr(signal, f"SIG{name}") for name in "INT TERM HUP USR1 USR2 XCPU".split())
 
 
 def send(number: signal.Signals) -> None:
