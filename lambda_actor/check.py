@@ -6,11 +6,14 @@ Otherwise the first round would discover an image that cannot act, with everythi
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from multiprocessing.shared_memory import SharedMemory
+from multiprocessing.synchronize import SemLock
 from typing import Any
 
 from lambda_actor import trial
@@ -86,11 +89,27 @@ def _continued(
         return trial.go_on(environment, **played)
 
 
+def _refuse_shared_memory() -> None:
+    """Makes this process like Lambda, which has no /dev/shm. Calls from C are not seen."""
+
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSYS, "not on Lambda, which lacks /dev/shm")
+
+    for needs_it in (SemLock, SharedMemory):
+        needs_it.__init__ = refuse  # type: ignore[method-assign]  # what the kernel would do
+
+
 def main(arguments: list[str]) -> int:
     """Prints the description. Returns 1 if an actor could not act."""
     parser = argparse.ArgumentParser(
         prog="python -m lambda_actor.check",
         description="Do with an environment everything that an actor does, except for the cache.",
+    )
+    parser.add_argument(
+        "--lambda",
+        dest="is_on_lambda",
+        action="store_true",
+        help="refuse Python's semaphores and shared memory, as Lambda does",
     )
     parser.add_argument("environment_id", metavar="ID", help="as environment.id")
     parser.add_argument("steps", type=int, metavar="STEPS", help="as actor.fragment_steps")
@@ -102,8 +121,11 @@ def main(arguments: list[str]) -> int:
         help=f"a JSON object of other keys of the section environment: {', '.join(KEYS)}",
     )
     report_ignored_once()
+    parsed = vars(parser.parse_args(arguments))
+    if parsed.pop("is_on_lambda"):
+        _refuse_shared_memory()
     try:
-        print(check(**vars(parser.parse_args(arguments))))
+        print(check(**parsed))
     except ActorError as error:
         print(f"an actor cannot act: {error}", file=sys.stderr)
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import traceback
 from pathlib import Path
@@ -88,6 +89,10 @@ def note_step(error: BaseException, step: int) -> None:
     error.add_note(f"at step {step} of its episode")
 
 
+_SHARED = {"synchronize.py", "shared_memory.py"}
+"""Files of `multiprocessing` that make semaphores and shared memory."""
+
+
 def describe_error(error: BaseException) -> str:
     """Returns an exception's message, the place in foreign code that raised it, and notes, on one line."""
     frame = raising_frame(error)
@@ -95,6 +100,9 @@ def describe_error(error: BaseException) -> str:
     parts = [f"{type(error).__name__}: {text}" if text else type(error).__name__]
     if frame is not None:
         parts.append(f"in {frame.filename}, line {frame.lineno}")
+    files = {Path(at.filename).name for at in traceback.extract_tb(error.__traceback__)}
+    if files & _SHARED and isinstance(error, OSError) and not os.access("/dev/shm", os.W_OK):
+        parts.append("because this needs /dev/shm, which Lambda does not have")
     if not isinstance(error, ActorError):
         parts += notes_of(error)
     return ", ".join(parts)

@@ -54,7 +54,7 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                self.unlocked_because = error.strerror
+                self.unlocked_because = str(error.strerror)
                 return
             self._lock.close()
             reason = f"cannot be locked: {error.strerror}"

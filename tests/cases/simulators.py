@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
 import resource
 import subprocess
 import threading
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import ClassVar
 
@@ -63,6 +65,22 @@ class Memory(Counter):
     def step(self, action):
         self.kept.append(np.ones(2**16))
         return super().step(action)
+
+
+class Semaphore(Counter):
+    """Makes a lock between processes."""
+
+    def __init__(self, episode_steps: int | None) -> None:
+        super().__init__(episode_steps)
+        self.lock = multiprocessing.get_context("spawn").Lock()
+
+
+class Shared(Counter):
+    """Makes a block of shared memory."""
+
+    def __init__(self, episode_steps: int | None) -> None:
+        super().__init__(episode_steps)
+        SharedMemory(create=True, size=8).unlink()
 
 
 class Threaded(Counter):

@@ -14,6 +14,7 @@ from runtime.errors import ExperimentError
 from runtime.experiment.loading import load_experiment
 from runtime.training.preflight import preflight
 from tests.helpers import (
+    PATIENCE_S,
     ROOT,
     is_alive,
     overrides,
@@ -25,6 +26,8 @@ from tests.helpers import (
 )
 
 ENVIRONMENT = "tests.cases.simulators:make"
+HIDDEN = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /dev/shm && exec "$@"', "sh"]
+"""Runs a command without /dev/shm; only root may."""
 
 
 def server_file(folder: Path, processes: int = 1, every_rounds: int = 0) -> Path:
@@ -36,6 +39,21 @@ def server_file(folder: Path, processes: int = 1, every_rounds: int = 0) -> Path
     )
 
 
+def check(
+    kind: str, *options: str, hidden: bool = False, **kwargs: str
+) -> subprocess.CompletedProcess[str]:
+    section = json.dumps({"kwargs": {"kind": kind, **kwargs}})
+    words = [sys.executable, "-m", "lambda_actor.check", *options, ENVIRONMENT, "20", section]
+    return subprocess.run(
+        [*(HIDDEN if hidden else []), *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
 def programs(folder: Path) -> list[int]:
     return [int(path.name.partition("-")[2]) for path in folder.glob("program-*")]
 
@@ -44,21 +62,7 @@ def programs(folder: Path) -> list[int]:
 def test_the_image_check_ends_whatever_an_environment_has_started(
     tmp_path: Path, kind: str
 ) -> None:
-    kwargs = {"kind": kind} | ({"folder": str(tmp_path)} if kind == "Server" else {})
-    checked = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "lambda_actor.check",
-            ENVIRONMENT,
-            "20",
-            json.dumps({"kwargs": kwargs}),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    checked = check(kind, **({"folder": str(tmp_path)} if kind == "Server" else {}))
     assert (checked.returncode, "20 steps" in checked.stdout) == (0, True), checked.stderr
     assert len(programs(tmp_path)) == (kind == "Server")
     assert not any(map(is_alive, programs(tmp_path)))
@@ -89,3 +93,21 @@ def test_a_simulator_that_exists_once_is_refused_where_several_would_play(
     with pytest.raises(ExperimentError, match=words):
         preflight(experiment)
     assert not any(map(is_alive, programs(tmp_path)))
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize(("kind", "code"), [("Counter", 0), ("Semaphore", 1), ("Shared", 1)])
+def test_what_lambda_lacks_is_refused_while_its_image_is_built(
+    kind: str, code: int, hidden: bool
+) -> None:
+    if hidden and subprocess.run([*HIDDEN, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("only root can hide /dev/shm")
+    checked = check(kind, *([] if hidden else ["--lambda"]), hidden=hidden)
+    words = (
+        "/dev/shm, which Lambda does not have" if hidden else "not on Lambda, which lacks /dev/shm"
+    )
+    assert (checked.returncode, words in checked.stderr) == (code, code == 1), checked.stderr
+
+
+def test_elsewhere_a_semaphore_is_no_problem() -> None:
+    assert check("Semaphore").returncode == 0

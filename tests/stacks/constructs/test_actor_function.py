@@ -42,8 +42,8 @@ def test_size_and_limits_are_the_experiments(
 def test_its_variables_are_all_that_the_handler_reads() -> None:
     source = "".join(path.read_text() for path in (ROOT / "lambda_actor").rglob("*.py"))
     read = set(re.findall(r"environ(?:\.get\(|\[)\s*[\"'](\w+)", source))
-    # Set locally alone.
-    assert read == {"ACTOR_CACHE_USERNAME", "ACTOR_CACHE_PASSWORD"}
+    # Two are set locally alone, and one is only read for a message.
+    assert read == {"ACTOR_CACHE_USERNAME", "ACTOR_CACHE_PASSWORD", "MUJOCO_GL"}
 
 
 @pytest.mark.parametrize(
