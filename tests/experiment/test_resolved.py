@@ -110,19 +110,19 @@ def test_shipped_experiments_load_and_the_papers_have_its_table_1(path: Path) ->
     assert path.stem == "nitro" or name.startswith(path.stem.split("-")[0].replace("_", ""))
     if path.parent.name != "paper":
         return
-    assert experiment.scaler.kind == "nitro"
     algorithm: Any = experiment.algorithm
     game, _, kind = path.stem.partition("-")
-    assert algorithm.kind == kind
+    assert algorithm.kind == ("ppo" if kind == "minionsrl" else kind)
+    assert experiment.scaler.kind == ("fixed" if kind == "minionsrl" else "nitro")
     is_game = game in ("space_invaders", "qbert", "gravitar")
     whole_round = experiment.scaler.actors_max * experiment.actor.fragment_steps
-    table_1 = 256 if is_game else 4096
-    assert algorithm.minibatch_steps == (whole_round if kind == "ppo" else table_1)
+    minibatch_steps = {"ppo": whole_round, "impact": 256 if is_game else 4096, "minionsrl": 256}
+    assert algorithm.minibatch_steps == minibatch_steps[kind]
     names = (
         "learning_rate discount clip kl_coefficient kl_target entropy_coefficient value_coefficient"
     )
     ppo, impact = [5e-5, 0.99, 0.3, 0.2, 0.01, 0, 1], [5e-4, 0.99, 0.4, 1, 0.01, 0.01, 1]
-    table = {"ppo": ppo, "impact": impact}
+    table = {"ppo": ppo, "impact": impact, "minionsrl": ppo}
     assert [getattr(algorithm, name) for name in names.split()] == table[kind]
 
 
