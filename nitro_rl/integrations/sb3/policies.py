@@ -163,11 +163,13 @@ class _PolicyGraph:
         network = copy.deepcopy(self._network).cpu()
         if normalizing:
             network = _Normalized(network, shape, normalizing["observation_clip"])
+        # A generator of its own, so that a resumed training, which exports again, draws the same numbers.
+        generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for tensor in (*network.parameters(), *network.buffers()):
                 # Equal arrays would be exported as one.
                 if tensor.is_floating_point():
-                    tensor.uniform_(0.5, 1.0)
+                    tensor.uniform_(0.5, 1.0, generator=generator)
         file = io.BytesIO()
         with warnings.catch_warnings():
             # Ignore the warning that this exporter is old. The new one needs another library.
