@@ -3,7 +3,7 @@
     elasticache-iam://USER@CACHE    a token signed with the function's own role, valid for 15 minutes
 
 Events, a function's variables and templates are logged or can be read, so they hold no secret. See
-docs/decisions/0006-cache-credentials.md.
+docs/decisions/cache.md.
 """
 
 from __future__ import annotations

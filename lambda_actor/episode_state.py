@@ -1,7 +1,7 @@
 """An open episode's whole state, taken from one process and restored in another, where it continues bit for bit.
 
 An actor that resets in each call never sees the steps after ``fragment_steps``. The required state depends on the
-simulator. Each known simulator has a store. See docs/decisions/0002-episode-state.md.
+simulator. Each known simulator has a store. See docs/decisions/episodes.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Policy inference without torch, in NumPy, for one observation or several at a time, with the same bits.
 
-Three networks and three distributions; see docs/decisions/0009-actor-inference.md for measured alternatives.
+Three networks and three distributions; see docs/decisions/policies.md for measured alternatives.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ T the first run's. A run that misses its target also gets ``max_k R̄_k/J − 1`
 times a typical run's time, regardless of the return's units.
 
 Paper: MinionsRL, "Reward", "Training MinionsRL's Scheduler", Table 1. Departure: the paper adds seconds and returns,
-without T and J (docs/decisions/0017-scheduler.md).
+without T and J (docs/decisions/minionsrl.md).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ differentiated, and no sign changes.
 
 Departure: PyHessian 0.1's own `density()` ends in `torch.eig`, which torch has removed, and divides by (norm + 1e-6),
 which distorts small Hessians. Only its products are used; the gradient and the tridiagonalization are made here. See
-docs/decisions/0003-detector.md.
+docs/decisions/nitro.md.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ class ActorCritic(ABC, Generic[Settings]):
 
         The merge comes before the first gradient step, so the trained function of the raw observation is the one that
         acts next. A merge after the update would move the policy as far as the update does, and nothing would correct
-        that (docs/decisions/0010-off-policy.md). Compensating each merge in the first layer's weights did as well, but
+        that (docs/design/algorithms.md). Compensating each merge in the first layer's weights did as well, but
         blows up when a feature that never varied begins to.
 
         Args:

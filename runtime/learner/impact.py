@@ -3,7 +3,7 @@
 Luo et al. 2020, as in RLlib's APPO: V-trace for the target network's policy with c̄ = ρ̄ = 1, a surrogate clipped
 around that policy, an adaptive KL penalty toward it, and a circular buffer of minibatches. As in RLlib, advantages are
 not normalized. Each minibatch trains when it arrives and may be replayed later. RLlib also draws the first use at
-random and may drop an unused minibatch. See docs/decisions/0010-off-policy.md.
+random and may drop an unused minibatch. See docs/design/algorithms.md.
 
 The target is renewed after a number of trained samples, not optimizer steps, because minibatches of whole fragments may
 be smaller than ``minibatch_steps``.

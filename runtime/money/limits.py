@@ -4,7 +4,7 @@ A round's limits define its worst case, which is reserved before it starts. The 
 failures and are far longer than a normal round. When the budget cannot hold them, a round runs under tighter ones that
 still have room for the phases of the last rounds. Where nothing is billed, these only reserve. Nothing is tightened
 while the duration of a needed phase is unknown, because a guess could end a run's first evaluation. On AWS Lambda,
-actors keep their limit, because a time-out cannot change per invocation. See docs/decisions/0015-tighter-limits.md.
+actors keep their limit, because a time-out cannot change per invocation. See docs/decisions/money.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class MinionsScaler(Scaler):
     on the run's seed and k. No signal is read, so none is paid for.
 
     Paper: MinionsRL, "DRL-based Actor Scheduler". It does not say whether actions are drawn when the scheduler is no
-    longer trained (docs/decisions/0017-scheduler.md).
+    longer trained (docs/decisions/minionsrl.md).
     """
 
     def __init__(self, settings: Any, saved: SavedScheduler) -> None:

@@ -44,7 +44,7 @@ class NitroScaler(Scaler):
 
     Paper: Nitro §5.3.
     Departure: the paper leaves S_k open in the first round, if R_k is None and for a window whose ratios are all
-    equal; there S_k = d^k, so early rounds are boosted and late ones are not (docs/decisions/0004-scaler.md).
+    equal; there S_k = d^k, so early rounds are boosted and late ones are not (docs/decisions/nitro.md).
     """
 
     def __init__(self, settings: NitroSettings) -> None:

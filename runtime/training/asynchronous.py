@@ -12,7 +12,7 @@ Each actor's worst case is reserved before it starts. If the budget cannot hold 
 with all actors in flight, the round waits for these actors and trains on them. So no paid trajectory is lost, and the
 budget is used to the end.
 
-docs/decisions/0011-asynchronous-rounds.md has the reasons.
+docs/design/algorithms.md has the reasons.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _PLAUSIBLE_SHARE = 0.5
 """A hit is plausible after a training episode has covered this share of the distance from first returns to target.
 
 Best actions do better than sampled ones, most of all early in training: when Hopper's evaluations reach 3,000, its
-training episodes average 1,900 (docs/design/performance.md).
+training episodes average 1,900.
 """
 
 

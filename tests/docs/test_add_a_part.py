@@ -64,7 +64,6 @@ def rows(folder: Path, part: str) -> list[dict[str, Any]]:
         ("algorithm", "algorithm"),
         ("fleet", "fleet"),
         ("updater", "learner"),
-        ("backend", "fleet"),
     ],
 )
 def test_the_run_keeps_what_the_page_wrote(folder: Path, part: str, section: str) -> None:
@@ -112,13 +111,6 @@ def test_the_updater_takes_one_step_a_round(folder: Path) -> None:
 def optimiser_steps(run: Path) -> float:
     arrays = safetensors.numpy.load_file(max((run / "checkpoints").glob("*.safetensors")))
     return float(arrays["learner.optimizer.policy.step"])
-
-
-def test_the_backend_keeps_the_rounds(folder: Path) -> None:
-    assert (folder / "mirror" / "rounds.jsonl").read_bytes() == (
-        folder / "backend" / "rounds.jsonl"
-    ).read_bytes()
-    assert (folder / "mirror" / "ledger.json").exists()
 
 
 def test_keys_are_explained_checked_and_in_the_reference(folder: Path) -> None:

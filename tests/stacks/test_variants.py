@@ -44,7 +44,7 @@ RESOURCES = {
     "corporate": 11,
     "two zones": 19,
 }
-"""Resources of the experiment's stack, as docs/design/architecture.md explains them."""
+"""Resources of the experiment's stack."""
 UNTAGGED = {
     "AWS::AutoScaling::ScheduledAction",
     "AWS::ApplicationAutoScaling::ScalableTarget",

@@ -6,7 +6,7 @@
     on each arrival: aggregate all waiting gradients if mean(s) ≤ bound_k, or if they are as numerous as the learners
     each one, in order of arrival: one step at α · max(s_i, 1)^(−1/v); then V += 1
 
-Source: the slides of Stellaris (SC 2024) and its authors' artifact; see docs/decisions/0021-stellaris.md for what both
+Source: the slides of Stellaris (SC 2024) and its authors' artifact; see docs/decisions/stellaris.md for what both
 leave open. The rates for v = 1 are from Zhang et al. 2016. Each gradient takes a step of its own, because Adam would
 cancel a common factor on an averaged step.
 """
