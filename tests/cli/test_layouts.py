@@ -67,7 +67,7 @@ def test_the_fastest_layout_is_written_if_it_is_clearly_faster(
         turns.append(turns.pop(0))
         return Profile(turns[-1], 2**20 * (100 + environments))
 
-    monkeypatch.setattr("runtime.experiment.resolved._cores", lambda: 8)
+    monkeypatch.setattr("runtime.machine.cores", lambda: 8)
     monkeypatch.setattr("runtime.cli.plan_measuring.make_profiler", lambda *_: answer)
     monkeypatch.setenv("PYTHONPATH", str(WORLDS.parent))
     changes = ["scaler.actors_fixed=64"] if file == HOPPER else []

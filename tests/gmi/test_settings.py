@@ -24,7 +24,7 @@ BASE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.experiment.resolved._cores", lambda: 4)
+    monkeypatch.setattr("runtime.machine.cores", lambda: 4)
 
 
 def made(gmi: dict[str, Any] | None = None, **changes: Any) -> Any:
