@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from runtime import machine
-from runtime.errors import FleetError
+from runtime.errors import FleetError, RunError
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.failures import CACHE_ERRORS
 from runtime.fleet.interfaces import Invocation
@@ -280,7 +280,11 @@ class LocalFleet:
             process.first_bytes = process.memory_bytes
         elif not process.is_over:
             growth = self._growth(process)
-        has_raised = message["error"] and message["error_type"] not in CACHE_ERRORS
+        # Instances that miss a lost one raise RunError, and keep their learner.
+        has_raised = message["error"] and message["error_type"] not in (
+            *CACHE_ERRORS,
+            RunError.__name__,
+        )
         process.is_over = bool(process.is_over or growth or has_raised)
         share = vcpu_share(self._setup.memory_mib)
         billed_s = message["cpu_s"] / share + (message["waited_s"] or 0.0)
