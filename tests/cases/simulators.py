@@ -47,7 +47,7 @@ class Server(Counter):
 class Descriptors(Counter):
     """Opens a file in each step, never closes it, and may open only so many."""
 
-    def __init__(self, episode_steps: int | None, limit: int = 600) -> None:
+    def __init__(self, episode_steps: int | None, limit: int = 300) -> None:
         super().__init__(episode_steps)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,11 @@ def test_seeds_of_the_same_settings_are_not_measured_again(
     for module in ("papers.study", "papers.nitro.boostable"):
         monkeypatch.setattr(f"{module}.RESULTS", tmp_path)
     monkeypatch.setattr("papers.nitro.boostable.SEEDS", (0, 1))
-    monkeypatch.setattr("sys.argv", ["boostable", "small", "--jobs", "2"])
+    # Here, because a new process would first import torch.
+    monkeypatch.setattr(
+        "papers.nitro.boostable.ProcessPoolExecutor", lambda jobs, _: ThreadPoolExecutor(jobs)
+    )
+    monkeypatch.setattr("sys.argv", ["boostable", "small", "--jobs", "1"])
     boostable.main()
     written = json.loads((tmp_path / "small.json").read_bytes())
     assert written["hashes"] == {arm: settings_hash(study, arm) for arm in arms}
