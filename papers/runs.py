@@ -42,9 +42,12 @@ class Results:
         found: Mapping[str, Mapping[str, Run]] = self.content(study).get("runs", {})
         return found
 
-    def pairs(self, study: str, ours: str, theirs: str) -> list[tuple[Run, Run]]:
-        """Returns the runs of two arms with the same seed."""
-        first, second = (self.runs(study).get(arm, {}) for arm in (ours, theirs))
+    def pairs(
+        self, study: str, ours: str, theirs: str, their_study: str = ""
+    ) -> list[tuple[Run, Run]]:
+        """Returns the runs of two arms with the same seed; ``their_study``: if it is another one."""
+        first = self.runs(study).get(ours, {})
+        second = self.runs(their_study or study).get(theirs, {})
         return [(first[seed], second[seed]) for seed in first if seed in second]
 
 

@@ -95,7 +95,7 @@ def recorded(name: str) -> dict[str, dict[str, Any]]:
     return {
         arm: dict(runs)
         for arm, runs in content.get("runs", {}).items()
-        if arm in study["arms"] and content["hashes"][arm] == settings_hash(study, arm)
+        if arm in study["arms"] and content["hashes"].get(arm) == settings_hash(study, arm)
     }
 
 
@@ -123,7 +123,7 @@ def check_finished(runs: Iterable[Training]) -> None:
 def write(name: str, runs: list[Training]) -> None:
     """Adds the finished runs to those that are recorded."""
     finished = recorded(name)
-    commits = set(Results(RESULTS, studies()).content(name).get("commits", ()))
+    commits: set[str] = set()
     for run in runs:
         if is_finished(run.directory):
             summary, rows, trained_by = records(run)
@@ -142,14 +142,15 @@ def store(
     Args:
         name: The study.
         runs: What was measured, by arm and seed.
-        commits: They measured it.
+        commits: They measured what is new. Earlier ones stay.
         seconds: How long one core took.
     """
     study = studies()[name]
+    earlier = Results(RESULTS, studies()).content(name).get("commits", ())
     content = {
         "study": name,
         "hashes": {arm: settings_hash(study, arm) for arm in runs},
-        "commits": sorted(commits),
+        "commits": sorted({*earlier, *commits}),
         "core_hours": round(seconds / 3600, 3),
         "runs": runs,
     }

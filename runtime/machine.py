@@ -9,6 +9,8 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
+_GROWTH_SHARE = 0.25
+"""A process is replaced when it has grown by this share of its part of the memory."""
 
 
 def cores(mount: Path = _CGROUPS, own: Path = _OWN) -> int:
@@ -38,6 +40,11 @@ def memory_bytes(mount: Path = _CGROUPS, own: Path = _OWN) -> float:
         for name in ("memory.max", "memory.limit_in_bytes"):
             limits += _numbers(folder, name)
     return min(limits)
+
+
+def growth_max_bytes(processes: int) -> float:
+    """Returns by how many bytes one of some processes may grow before it is replaced."""
+    return _GROWTH_SHARE * memory_bytes() / processes
 
 
 def own_memory_bytes() -> int:

@@ -57,9 +57,7 @@ class Race:
         self._studies = results.studies[study], results.studies[rival_study or study]
         self._rival_bill = AsynchronousBill if rival_study else Bill
         self._rival_on = rival_on
-        first = results.runs(study).get(ours, {})
-        second = results.runs(rival_study or study).get(rival, {})
-        self.pairs = [(first[seed], second[seed]) for seed in first if seed in second]
+        self.pairs = results.pairs(study, ours, rival, rival_study)
 
     def totals(self, of: str, learner: str) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the sums after each round of both runs of each pair.

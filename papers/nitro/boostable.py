@@ -26,8 +26,7 @@ from lambda_actor.environments import make_environment
 from lambda_actor.policy import Policy
 from lambda_actor.rollout import Fragment, Request, roll_out_together
 from papers.estimates import SEEDS
-from papers.runs import Results
-from papers.study import RESULTS, settings_hash, store, studies
+from papers.study import recorded, store, studies
 from runtime.detector.convexity import ConvexityDetector
 from runtime.experiment.loading import load_experiment
 from runtime.learner import LearnerSpec, make_learner
@@ -271,11 +270,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
     chosen = parser.parse_args()
     study = studies()[chosen.study]
-    former = Results(RESULTS, studies()).content(chosen.study) or {"hashes": {}, "commits": []}
-    runs = {
-        arm: former["runs"][arm] if former["hashes"].get(arm) == settings_hash(study, arm) else {}
-        for arm in study["arms"]
-    }
+    known = recorded(chosen.study)
+    runs = {arm: known.get(arm, {}) for arm in study["arms"]}
     missing = [(arm, seed) for seed in SEEDS for arm in runs if str(seed) not in runs[arm]]
     with ProcessPoolExecutor(chosen.jobs, multiprocessing.get_context("spawn")) as pool:
         measured = {pool.submit(measure, study, *one): one for one in missing}
@@ -283,7 +279,7 @@ def main() -> None:
             arm, seed = measured[done]
             runs[arm][str(seed)] = json.loads(json.dumps(done.result()), parse_float=_short)
             seconds = sum(run["cpu_s"] for by_seed in runs.values() for run in by_seed.values())
-            store(chosen.study, runs, {*former["commits"], commit_of()}, seconds)
+            store(chosen.study, runs, [commit_of()], seconds)
 
 
 def _short(number: str) -> float:

@@ -36,8 +36,6 @@ from runtime.records.layout import LOCK
 
 _START_TIMEOUT_S = 120.0
 _RESTART_PAUSE_S = 0.5
-GROWTH_SHARE = 0.25
-"""A process is replaced when it has grown by this share of its part of the machine's memory."""
 LOOK_S = 1.0
 """Seconds between checks of time limits."""
 
@@ -116,7 +114,7 @@ class LocalFleet:
         self.concurrency = setup.concurrency
         self._setup = setup
         self._start_process = partial(_Process, setup, descriptors)
-        self._growth_max_bytes = GROWTH_SHARE * machine.memory_bytes() / self.concurrency
+        self._growth_max_bytes = machine.growth_max_bytes(self.concurrency)
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._queue: deque[Invocation] = deque()

@@ -13,7 +13,6 @@ from typing import Any
 from lambda_actor.errors import UnusableEnvironmentError
 from runtime import machine
 from runtime.errors import BudgetError, RunError
-from runtime.fleet.local import GROWTH_SHARE
 from runtime.records.observers import EventSink
 from runtime.training.environment_process import EnvironmentProcess, TaskError
 from runtime.training.evaluation import Evaluation
@@ -55,7 +54,7 @@ class EvaluationProcess:
         self._round_index = round_index
         self._is_repeated = False
         grown_bytes = self._memory_bytes - self._first_bytes
-        if self._process is not None and grown_bytes > GROWTH_SHARE * machine.memory_bytes() / 2:
+        if self._process is not None and grown_bytes > machine.growth_max_bytes(2):
             self._events.append(
                 "process_replaced",
                 reason=f"the evaluation's memory grew by {grown_bytes / 2**20:,.0f} MiB",

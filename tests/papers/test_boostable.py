@@ -104,8 +104,7 @@ def test_seeds_of_the_same_settings_are_not_measured_again(
     }
     (tmp_path / "small.json").write_text(json.dumps(content))
     monkeypatch.setattr("papers.study.PROTOCOL", tmp_path / "protocol.yaml")
-    for module in ("papers.study", "papers.nitro.boostable"):
-        monkeypatch.setattr(f"{module}.RESULTS", tmp_path)
+    monkeypatch.setattr("papers.study.RESULTS", tmp_path)
     monkeypatch.setattr("papers.nitro.boostable.SEEDS", (0, 1))
     # Here, because a new process would first import torch.
     monkeypatch.setattr(
