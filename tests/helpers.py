@@ -151,7 +151,7 @@ def wait_for(condition, what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def descendants(pid: int) -> list[int]:

@@ -13,7 +13,8 @@ import redis
 from lambda_actor.cache import TrajectoryCache, stop_digest
 from lambda_actor.errors import CacheError, CacheMissError, CacheUnavailableError
 from lambda_actor.inline import ACCEPTED, LATE
-from tests.conftest import USERNAME, AuthServer, TcpServer, free_port, wait_until
+from tests.conftest import USERNAME, AuthServer, TcpServer, free_port
+from tests.helpers import wait_for
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_all_commands_stay_within_one_slot_of_a_cluster(tmp_path: Path) -> None:
     server.start()
     client = redis.Redis(port=server.port)
     client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-    wait_until(
+    wait_for(
         lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"),
         "the cluster to be ready",
     )

@@ -14,6 +14,7 @@ from runtime.aws.guard.parts import (
     end_learner,
     find_executions,
 )
+from tests.helpers import wait_for
 from tests.simulators.aws.moto_server import CREDENTIALS
 
 DEFINITION = {"StartAt": "Wait", "States": {"Wait": {"Type": "Wait", "Seconds": 900, "End": True}}}
@@ -34,9 +35,10 @@ def test_its_executions_are_stopped_and_no_other_follows(aws) -> None:
         name="Nitro-x-coordinator", definition=json.dumps(DEFINITION), roleArn=ROLE
     )["stateMachineArn"]
     assert end_learner(aws, Parts(machine=machine)) == ""
-    for _ in range(2):
-        machines.start_execution(stateMachineArn=machine)
-    assert end_learner(aws, Parts(machine=machine)) == ""
+    for name in ("first", "second"):
+        machines.start_execution(stateMachineArn=machine, name=name)
+    # An execution takes a moment to stop.
+    wait_for(lambda: end_learner(aws, Parts(machine=machine)) == "", "the executions' end")
     assert {one["status"] for one in find_executions(machines, machine)} == {"ABORTED"}
 
 
