@@ -1,7 +1,8 @@
 """Bills a run's rounds afterwards, by their counts and Nitro's prices (§8.1).
 
 Seconds are counts times the seconds of each unit of work (`papers.pricing`), whatever the load of this machine was.
-In a round, the actors play, then the learner updates, then the detector measures. Evaluations cost nothing.
+In a round, the actors play, then the learner updates, then the detector measures; asynchronous actors play meanwhile.
+Evaluations cost nothing.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ class Bill:
         learner: ``gpu`` or ``cpu``.
         actors_on: ``functions`` (each starts cold once), ``provisioned`` (warm functions, as many as the largest round
             has), ``artifact`` (warm functions, billed as a c5.4xlarge like in the authors' code), or one of `SERVERS`.
+        is_asynchronous: Actors play while the learner updates.
     """
 
     units: Mapping[str, float]
     memory_mib: int
     learner: str
     actors_on: str
+    is_asynchronous: bool = False
 
     @classmethod
     def of(cls, study: Mapping[str, Any], learner: str, actors_on: str) -> Bill:
@@ -59,7 +62,8 @@ class Bill:
             on = {point["point"]["device"]: point for point in points}
             for unit in ("gradient_step_s", "sample_s", "product_sample_s"):
                 units[unit] *= on["cuda"][unit] / on["cpu"][unit]
-        return cls(units, resolved.actor.memory_mib, learner, actors_on)
+        is_asynchronous = resolved.algorithm.kind != "ppo"
+        return cls(units, resolved.actor.memory_mib, learner, actors_on, is_asynchronous)
 
     def actor_s(self, run: Run) -> np.ndarray:
         """Returns the seconds of one warm actor of each round."""
@@ -77,11 +81,15 @@ class Bill:
         """Returns the seconds of each round."""
         learner_s = _column(run, "gradient_steps") * self.units["gradient_step_s"]
         learner_s += _column(run, "samples_trained") * self.units["sample_s"]
+        learner_s += self.detection_s(run)
         turns: np.ndarray | float = 1.0
         if self.actors_on in SERVERS:
             turns = np.ceil(_column(run, "actor_count") / SERVERS[self.actors_on][0])
         cold_s = self._cold_s() * (self._new_actors(run) > 0)
-        seconds: np.ndarray = self.actor_s(run) * turns + cold_s + learner_s + self.detection_s(run)
+        actors_s = self.actor_s(run) * turns + cold_s
+        seconds: np.ndarray = (
+            np.maximum(actors_s, learner_s) if self.is_asynchronous else actors_s + learner_s
+        )
         return seconds
 
     def usd(self, run: Run) -> np.ndarray:
