@@ -32,6 +32,7 @@ class EnvironmentTasks:
         self._say = say
         self._spare: list[_Reporting] = []
         self._evaluate: Evaluator | None = None
+        self._playing: Any = None
 
     def _make(self) -> Any:
         if self._spare:
@@ -46,9 +47,9 @@ class EnvironmentTasks:
         return trial.facts(environment) | {"spaces": dataclasses.asdict(environment.spaces)}
 
     def play(self, steps: int) -> dict[str, Any]:
-        """Plays, and measures the seconds of a step."""
-        environment, began_s = self._make(), time.monotonic()
-        played = trial.play(environment, self._make, steps=steps)
+        """Plays, measures the seconds of a step, and keeps the environment, as an actor would."""
+        self._playing, began_s = self._make(), time.monotonic()
+        played = trial.play(self._playing, self._make, steps=steps)
         seconds = time.monotonic() - began_s
         return played | {"step_s": seconds / max(1, _Reporting.steps_total)}
 

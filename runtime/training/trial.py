@@ -27,6 +27,8 @@ _STEPS_MAX = 256
 """Longest first fragment that is played."""
 PATIENCE_S, _NOTICE_S = 600, 30
 """Time limit of the whole trial; the time until a notice about an import, reset or step."""
+_SLOWER = 10.0
+"""A second environment that takes this many times as long to make as the first, and a notice, waits for its end."""
 
 
 def start_process(experiment: ResolvedExperiment) -> EnvironmentProcess:
@@ -84,7 +86,7 @@ def try_environment(
     began_s = clock()
 
     def ask(process: EnvironmentProcess, task: str, **values: Any) -> Any:
-        return _ask(process, clock, began_s + PATIENCE_S, task, **values)
+        return _ask(process, clock, PATIENCE_S - (clock() - began_s), task, **values)
 
     made = environment_id, preprocessing, options
     single = {}
@@ -99,12 +101,12 @@ def try_environment(
             played = ask(here, "play", steps=min(fragment_steps, _STEPS_MAX))
             step_s = played.pop("step_s")
             try:
-                ask(elsewhere, "make")
+                _ask(elsewhere, clock, _NOTICE_S + _SLOWER * make_s, "make")
             except TaskError as error:
                 single = {"single_because": str(error)}
+                elsewhere.close()
                 # Frees its ports and files.
                 here.end()
-                elsewhere.close()
                 elsewhere = stack.enter_context(closing(_process(*made)))
             differs = ask(elsewhere, "go_on", **played) if played["episode"] else {}
         except TaskError as error:
@@ -123,7 +125,7 @@ def _try_batched(environment_id: str, start: Callable[[], EnvironmentProcess]) -
     began_s = time.monotonic()
     with closing(start()) as process:
         try:
-            known = _ask(process, time.monotonic, began_s + PATIENCE_S, "play")
+            known = _ask(process, time.monotonic, PATIENCE_S, "play")
         except TaskError as error:
             raise ExperimentError(str(error)) from None
     return TriedEnvironment(
@@ -142,23 +144,24 @@ def _try_batched(environment_id: str, start: Callable[[], EnvironmentProcess]) -
 def _ask(
     process: EnvironmentProcess,
     clock: Callable[[], float],
-    until_s: float,
+    limit_s: float,
     task: str,
     **values: Any,
 ) -> Any:
     """Runs a task, and returns its answer; prints a notice about a step that takes long.
 
     Raises:
-        TaskError: It failed, or it still runs at ``until_s``.
+        TaskError: It failed, or it still runs after ``limit_s``.
     """
-    doing, since_s, is_noticed = "", clock(), False
+    began_s = since_s = clock()
+    doing, is_noticed = "", False
     for kind, value in process.run(task, **values):
         now_s = clock()
         if kind == "doing":
             doing, since_s, is_noticed = value, now_s, False
-        if now_s >= until_s:
+        if now_s - began_s >= limit_s:
             raise TaskError(
-                f"{process.about}it was still {doing} after {PATIENCE_S} s, in the trial before "
+                f"{process.about}it was still {doing} after {limit_s:.0f} s, in the trial before "
                 f"the first round{process.last_line}"
             )
         if now_s - since_s >= _NOTICE_S and not is_noticed:
@@ -166,7 +169,7 @@ def _ask(
             with suppress(OSError, AttributeError, ValueError):
                 print(
                     f"! {process.about}it is still {doing} after {_NOTICE_S} s{process.last_line}; "
-                    f"after {PATIENCE_S} s it is refused",
+                    f"after {limit_s:.0f} s it is refused",
                     file=sys.stderr,
                     flush=True,
                 )

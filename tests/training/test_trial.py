@@ -261,6 +261,32 @@ def test_an_environment_that_never_returns_is_reported_and_refused(
     assert not is_alive(int(marker.read_text()))
 
 
+class Waiting(Counter):
+    """Waits in its constructor until no other one exists."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._file = open(path, "a")  # noqa: SIM115
+        if self._file.tell():
+            Path(f"{path}.waits").touch()
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._file.write("made ")
+        self._file.flush()
+
+
+def test_a_second_environment_that_waits_for_the_first_ones_end_counts_as_one_that_cannot_be(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "licence"
+    tried = try_environment(
+        f"{__name__}:Waiting",
+        options={"kwargs": {"path": str(path)}},
+        clock=lambda: 60.0 * Path(f"{path}.waits").exists(),
+    )
+    assert re.search(r"still being imported and made after 30 s", tried.single_because)
+    assert path.read_text() == "made made "
+
+
 @pytest.mark.parametrize(
     ("place", "how", "words"),
     [
