@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,29 +14,26 @@ from runtime.experiment.explaining import (  # noqa: E402
     section_of,
     walk_fields,
 )
+from runtime.experiment.kinds import OWN  # noqa: E402
 from runtime.experiment.schema import add_kind  # noqa: E402
 
 HEAD = """\
 # The experiment file
 
-A YAML file with one section for each part of the system. Only `environment.id` and `budget.usd` are required. If an
-environment of your own has no step limit, also set `environment.max_episode_steps`.
+A YAML file with a section for each part of the system. Only `environment.id` and `budget.usd` are required.
 
 - **Help.** `python -m runtime explain KEY` prints the entry of a key or section.
 - **Overrides.** `--set stop.max_rounds=20` sets a key on the command line.
-- **Kinds.** A section's `kind` decides which keys it has. Keys that only some kinds have, or with another default, name
-  them in parentheses.
+- **Kinds.** A section's `kind` decides which keys it has. If only some kinds have a key or a default, they are in
+  parentheses. You can [add your own](../design/add-a-part.md) algorithm, scaler, fleet or learner.
 - **Mistakes.** Unknown keys, another kind's keys and values out of range are refused before anything starts. Keys
-  that other keys switch off are ignored, such as `detector.lanczos_steps` with `scaler.kind: fixed`. A resumed run must
-  keep them.
-- **Inheritance.** `extends: FILE.yaml`, relative to the file, names a file that supplies missing keys, and may extend
-  another one. If it or `--set` changes a `kind`, the earlier keys of the old kind are dropped.
+  that other keys switch off are ignored, such as `detector.lanczos_steps` with `scaler.kind: fixed`.
+- **Inheritance.** `extends: FILE.yaml`, relative to the file, supplies missing keys. If the file or `--set` changes a
+  `kind`, inherited keys of the old kind are dropped.
 - **Editors.** The first line of each example names a [JSON schema](experiment.schema.json). Editors with a language
-  server for YAML, such as Visual Studio Code's, complete and check keys by it. `python docs/make_experiment_schema.py`
-  writes it.
-- **Your own kinds.** Algorithm, scaler, fleet and learner can be your own; see [add a part](../design/add-a-part.md).
+  server for YAML, such as Visual Studio Code's, complete and check keys by it.
 
-`python docs/make_experiment_file_md.py` writes this page.
+`make docs` writes this page and the schema.
 
 | key | default | allowed | meaning |
 |---|---|---|---|
@@ -43,19 +41,28 @@ environment of your own has no step limit, also set `environment.max_episode_ste
 
 
 def table() -> str:
-    rows = []
+    """Returns the page. A key whose kinds differ only in the default has one row."""
+    rows: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     for key in walk_fields():
         info = key.info
+        meaning = (info.description or "").removesuffix(f"; or {OWN}")
         if section_of(info) is not None:
-            rows.append(f"| **{key.path}** | | | {info.description} |")
-        else:
-            kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
-            allowed = allowed_values(info).replace(" | ", ", ").replace("a whole number", "integer")
-            allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("a number", "number"))
-            rows.append(
-                f"| `{key.path}`{kinds} | {default_text(info)} | {allowed} | {info.description} |"
-            )
-    return HEAD + "\n".join(rows) + "\n"
+            rows[f"**{key.path}**", "", meaning] = [("", "")]
+            continue
+        allowed = allowed_values(info).replace(" | ", ", ").replace("a whole number", "integer")
+        allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("a number", "number"))
+        kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
+        rows.setdefault((f"`{key.path}`", allowed, meaning), []).append((default_text(info), kinds))
+    return HEAD + "".join(_row(*row, defaults) for row, defaults in rows.items())
+
+
+def _row(name: str, allowed: str, meaning: str, defaults: Sequence[tuple[str, str]]) -> str:
+    if len(defaults) == 1:
+        ((default, kinds),) = defaults
+        name += kinds
+    else:
+        default = ", ".join(value + kinds for value, kinds in defaults)
+    return "| " + " | ".join((name, default, allowed, meaning)) + " |\n"
 
 
 if __name__ == "__main__":

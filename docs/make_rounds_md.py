@@ -1,6 +1,7 @@
 """Writes the table of rounds.jsonl in docs/reference/run_directory.md from runtime/records/rows.py."""
 
 import sys
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,7 +18,8 @@ PARTS = {
     "actor_count_wanted": "Actors and steps",
     "evaluation_return_mean": "Returns and episodes",
     "policy_loss": "Learning",
-    "gradients": "Learner functions and instances",
+    "gradients": "Stellaris",
+    "instances": "Instances on one machine",
     "collect_s": "Seconds",
     "actors_cost_usd": "Dollars",
 }
@@ -25,12 +27,13 @@ PARTS = {
 
 
 def table() -> str:
-    """Returns the tables, with one line for each key, in the order of the file."""
+    """Returns the tables, in the order of the file, with one line for neighbors that share a meaning."""
     lines: list[str] = []
-    for key, column in COLUMNS.items():
-        if key in PARTS:
-            lines += ["", f"### {PARTS[key]}", "", "| key | meaning |", "|---|---|"]
-        lines.append(f"| `{key}` | {column.meaning} |")
+    for meaning, columns in groupby(COLUMNS.items(), lambda item: item[1].meaning):
+        keys = [key for key, _ in columns]
+        if keys[0] in PARTS:
+            lines += ["", f"### {PARTS[keys[0]]}", "", "| key | meaning |", "|---|---|"]
+        lines.append(f"| {', '.join(f'`{key}`' for key in keys)} | {meaning} |")
     return "\n".join(lines[1:]) + "\n"
 
 

@@ -35,13 +35,13 @@ class AlgorithmSettings(Section):
     kind: str = Field("", description="training algorithm")
     rounds: Literal["synchronous", "asynchronous"] | None = Field(
         None,
-        description="synchronous = all actors start with the newest policy, and the update waits for them; "
-        "asynchronous = neither waits; null = asynchronous for impact and impala, else synchronous",
+        description="synchronous = actors have the newest policy, and the update waits for all; "
+        "asynchronous = neither waits; null = asynchronous for impact and impala",
     )
     staleness_max: Open[Count] = Field(
         OPEN,
-        description="most policy versions that a trajectory may lag in asynchronous rounds; staler ones are not "
-        "trained on, and their actors abandoned; null = four times a round's most actors, at least 32",
+        description="in asynchronous rounds, most versions that a trajectory's policy may lag; staler "
+        "ones are dropped; null = four times a round's most actors, at least 32",
     )
     learning_rate: Positive = Field(3e-4, description="Adam's step size")
     adam_epsilon: Positive = Field(1e-5, description="Adam's ε; torch and RLlib have 1e-8")
@@ -52,7 +52,7 @@ class AlgorithmSettings(Section):
     discount: Share = Field(0.99, description="γ, per step")
     minibatch_steps: Count = Field(
         256,
-        description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
+        description="most samples per gradient step (impact, impala: whole fragments, at least one)",
     )
     entropy_coefficient: NonNegative = Field(0.0, description="weight of the entropy bonus")
     value_coefficient: NonNegative = Field(
@@ -60,17 +60,17 @@ class AlgorithmSettings(Section):
     )
     max_gradient_norm: Positive | None = Field(
         0.5,
-        description="clips the gradient norms of policy and critic separately; null = no clipping",
+        description="clips the gradients of policy and critic separately; null = no clipping",
     )
     normalize_observations: Open[bool] = Field(
         OPEN,
-        description="normalize observations by running moments, except pixels (divided by 255) and entries that "
-        "can only be 0 or 1; null = true if there are others",
+        description="by running moments, except pixels and entries that can only be 0 or 1; null = true "
+        "if there are others",
     )
     normalize_rewards: bool = Field(
         False,
-        description="divide rewards by the running deviation of discounted returns, and clip them to ±10. "
-        "Reported returns do not change",
+        description="divide rewards by the running deviation of discounted returns, and clip them to ±10; "
+        "reported returns do not change",
     )
 
     @property

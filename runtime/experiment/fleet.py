@@ -22,8 +22,9 @@ class FleetSettings(Section):
     kind: str = Field("", description="where actors run")
     processes: Open[Annotated[int, Field(ge=1, le=1024)]] = Field(
         OPEN,
-        description="actor processes of the local fleet, or CPUs of a Ray cluster started here; null = one per "
-        "core, in a deployment per vCPU of the smallest instance type. Does not change synchronous results",
+        description="actor processes of the local fleet, or CPUs of a Ray cluster started here; null = "
+        "one per core, in a deployment per vCPU of the smallest instance type. No effect on "
+        "synchronous results",
     )
     round_deadline_s: Open[Annotated[int, Field(ge=1, le=3600)]] = Field(
         OPEN,
@@ -42,6 +43,6 @@ class FleetSettings(Section):
 FLEETS = Kinds(
     "fleet",
     FleetSettings,
-    "where actors run; local = on this machine, or the learner's instance in a deployment; lambda = on AWS Lambda; "
-    "ray = on your Ray cluster; auto = lambda with a deployed learner, else local",
+    "where actors run; local = where the learner is; lambda = on AWS Lambda; ray = on your Ray cluster; auto = lambda "
+    "with a deployed learner, else local",
 )

@@ -40,20 +40,18 @@ class UpdaterSettings(Section):
     )
     market: Literal["on_demand", "spot"] = Field(
         "on_demand",
-        description="how to buy the instance; spot may be interrupted, and counts at the on-demand price",
+        description="spot may be interrupted, and counts at the on-demand price",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device for training; auto = cuda if available"
-    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = cuda if available")
     threads: Annotated[int, Field(ge=1, le=1024)] = Field(
         2,
-        description="CPU threads of an update; from two on, policy and critic train in parallel. With fully "
-        "connected networks, one and two give equal results; otherwise rounding may differ",
+        description="CPU threads of an update; from two on, policy and critic train in parallel. Rounding "
+        "may differ, except between one and two with fully connected networks",
     )
     update_timeout_s: Annotated[int, Field(ge=1, le=86_400)] = Field(
         120,
-        description="time limit for detection, update and evaluation of a round (asynchronous: after its "
-        "deadline), seconds. Reserved in the budget; exceeding it ends the run",
+        description="time limit of a round's detection, update and evaluation, seconds (asynchronous: "
+        "after its deadline). Reserved in the budget; exceeding it ends the run",
     )
 
     @property
@@ -119,12 +117,11 @@ class LearnerFunctionSettings(UpdaterSettings):
     has_instance: ClassVar[bool] = False
 
     function_memory_mib: Annotated[int, Field(ge=512, le=10_240)] = Field(
-        1769, description="memory of the function that trains, MiB; 1769 buys one vCPU"
+        1769, description="memory of a function that trains, MiB; 1769 buys one vCPU"
     )
     function_timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
         60,
-        description="time limit of an update (stellaris: of a gradient), seconds; reserved in the budget each "
-        "round",
+        description="time limit of an update (stellaris: of a gradient), seconds; reserved each round",
     )
 
 
@@ -137,8 +134,7 @@ def as_learner_functions(learner: UpdaterSettings) -> LearnerFunctionSettings:
 UPDATERS = Kinds(
     "learner",
     UpdaterSettings,
-    "where the policy is trained; instance = on an EC2 instance that also runs the loop; function = in one function "
-    "per update, while another runs the loop (same results); stellaris = in several functions that compute gradients "
-    "in parallel; gmi = in several instances that share one machine and also play; external = in your own trainer, "
-    "which samples with nitro_rl.ActorPool",
+    "where the policy is trained; instance = on an EC2 instance, with the loop; function = in a function for each "
+    "update (same results); stellaris = in several functions that compute gradients in parallel; gmi = in instances "
+    "that share one machine and also play; external = in your own trainer, with nitro_rl.ActorPool",
 )

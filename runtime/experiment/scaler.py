@@ -69,6 +69,6 @@ class ScalerSettings(Section):
 SCALERS = Kinds(
     "scaler",
     ScalerSettings,
-    "how many actors a round gets; fixed never changes; nitro boosts flat rounds; schedule follows a table; minions "
-    "asks a learned scheduler",
+    "how many actors a round gets; fixed = always the same; nitro = more in flat rounds; schedule = from a table; "
+    "minions = by a learned scheduler",
 )

@@ -81,21 +81,21 @@ class EnvironmentSection(Section):
 
     id: str = Field(
         min_length=1,
-        description="Gymnasium id; module:id imports a module first; module:factory is an environment of "
-        "your own",
+        description="Gymnasium id; module:id imports a module first; module:factory is your own "
+        "environment",
     )
-    kwargs: dict[str, Json] = Field({}, description="keyword arguments to make it with")
+    kwargs: dict[str, Json] = Field({}, description="its keyword arguments")
     wrappers: ImportPaths = Field(
         (),
-        description="wrappers, innermost first, such as gymnasium.wrappers:FilterObservation: {filter_keys: "
+        description="innermost first, such as gymnasium.wrappers:FilterObservation: {filter_keys: "
         "[position]}",
     )
     max_episode_steps: Count | None = Field(
-        None, description="longest episode in steps; null = Gymnasium's limit"
+        None, description="longest episode; null = Gymnasium's limit"
     )
     package: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        description="package to install in a deployment: a folder with a pyproject.toml, relative to this file, "
+        description="what a deployment installs: a folder with a pyproject.toml, relative to this file, "
         "or a pinned requirement such as my-envs==1.2.0",
     )
     preprocessing: Literal["auto", "atari", "none"] = Field(
@@ -104,22 +104,22 @@ class EnvironmentSection(Section):
     )
     frame_stack: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None,
-        description="latest pixel frames in each observation; null = 3 with atari preprocessing, else 1",
+        description="pixel frames in each observation; null = 3 with atari preprocessing, else 1",
     )
     rescale_actions: bool = Field(
         True,
-        description="policies act between -1 and 1, rescaled to a bounded Box of actions; false = clipped to it. "
-        "A trainer of your own, and backend torch, get neither",
+        description="policies act between -1 and 1, rescaled to a bounded Box; false = clipped to the "
+        "Box. Your own trainer and backend torch get neither",
     )
     truncate_at_fragment: bool = Field(
         False,
-        description="cut open episodes at the end of each fragment, instead of continuing them later",
+        description="cut open episodes at the end of each fragment instead of continuing them",
     )
     backend: Literal["gymnasium", "warp", "torch"] = Field(
         "gymnasium",
-        description="simulator; warp = MuJoCo Warp on learner.device, for Gymnasium's MuJoCo tasks, evaluated by "
-        "gymnasium; torch = your own batched environment there: id is module:factory, called with num_envs, device, "
-        "seed and kwargs. Both need learner.kind = gmi, and actors are worlds of the batch",
+        description="warp = Gymnasium's MuJoCo tasks in MuJoCo Warp on learner.device, evaluated by "
+        "gymnasium; torch = your own batched environment there, made by module:factory; both "
+        "need learner.kind = gmi",
     )
 
     @pydantic.model_validator(mode="before")
@@ -158,9 +158,9 @@ class NetworkSection(Section):
 
     kind: Literal["auto", "mlp", "conv", "combined"] = Field(
         "auto",
-        description="mlp = fully connected; conv = 16 8×8 filters with stride 4, 32 4×4 with stride 2, 256 "
-        "units, ReLU; combined = an mlp on these 256 units and the numbers next to a picture; auto = whichever fits "
-        "the observations",
+        description="mlp = fully connected; conv = 16 8×8 filters with stride 4, 32 4×4 with stride 2, "
+        "256 units, ReLU; combined = an mlp on these 256 units and the numbers beside a "
+        "picture; auto = by the observations",
     )
     hidden_sizes: (
         Annotated[
@@ -169,14 +169,14 @@ class NetworkSection(Section):
         | None
     ) = Field(
         None,
-        description="units of each hidden layer, first to last (mlp, combined); null = 256 and 256",
+        description="units of each hidden layer (mlp, combined); null = 256 and 256",
     )
     activation: Literal["tanh", "relu"] | None = Field(
         None, description="activation of hidden units (mlp, combined); null = tanh"
     )
     initialisation: Literal["orthogonal", "normc", "pytorch"] = Field(
         "orthogonal",
-        description="initial weights; normc = those of RLlib's old API stack; pytorch = torch's own",
+        description="initial weights; normc = as in RLlib's old API stack; pytorch = torch's own",
     )
     initial_std: Annotated[float, Field(gt=0, le=10)] = Field(
         1.0, description="initial standard deviation of continuous actions"
@@ -193,7 +193,7 @@ class DetectorSection(Section):
     )
     subset_size: Count = Field(1024, description="most samples of the last batch to measure on")
     lanczos_steps: Annotated[int, Field(ge=2, le=1000)] = Field(
-        40, description="most Lanczos iterations; stops once both eigenvalues converge"
+        40, description="most Lanczos iterations; fewer once both eigenvalues converge"
     )
 
 
@@ -206,11 +206,9 @@ class ActorSection(Section):
     memory_mib: Annotated[int, Field(ge=128, le=10_240)] = Field(
         1024, description="memory of the actor function, MiB; 1769 buys one vCPU"
     )
-    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(
-        60, description="time limit of an actor, seconds"
-    )
+    timeout_s: Annotated[int, Field(ge=1, le=900)] = Field(60, description="time limit, seconds")
     provisioned: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        0, description="actors kept warm by provisioned concurrency"
+        0, description="actors kept warm (provisioned concurrency)"
     )
     architecture: Literal["x86_64", "arm64"] = Field(
         "x86_64", description="processor of actor and learner functions"
@@ -228,13 +226,14 @@ class CacheSection(Section):
 
     kind: Literal["redis", "none"] = Field(
         "redis",
-        description="redis = ElastiCache Serverless for actors on Lambda, a Redis or Valkey server beside actors that "
-        "are processes; none = weights travel in requests and trajectories in responses, up to 6 MiB each",
+        description="redis = ElastiCache Serverless for actors on Lambda, a Redis or Valkey server for "
+        "processes; none = weights and trajectories travel in requests and responses, up to 6 "
+        "MiB each",
     )
     url: str | None = Field(
         None,
-        description="redis://, rediss:// or unix:// server to use instead of starting one; its password belongs "
-        "in CACHE_PASSWORD",
+        description="your own server, redis://, rediss:// or unix://; its password belongs in "
+        "CACHE_PASSWORD",
     )
 
 
@@ -260,8 +259,7 @@ class StopSection(Section):
     )
     target_return: float | None = Field(
         None,
-        description="mean evaluation return that ends the run; null = none. Dropped if environment.id is "
-        "overridden",
+        description="mean evaluation return that ends the run; dropped if environment.id is overridden",
     )
 
 
@@ -270,13 +268,13 @@ class EvaluationSection(Section):
 
     every_rounds: Annotated[int, Field(ge=0)] = Field(
         5,
-        description="rounds between evaluations, which also run at stop.max_rounds and stop.max_steps; 0 = never. "
-        "Training continues meanwhile, and a result counts a quarter of this later. With stop.target_return they start "
-        "once a training episode gets halfway there, then run back to back",
+        description="rounds between evaluations; 0 = never. They also run at stop.max_rounds and "
+        "stop.max_steps, and with stop.target_return back to back once a training episode "
+        "gets halfway there",
     )
     episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
         5,
-        description="episodes per evaluation; reaching the target must be confirmed by as many new ones",
+        description="per evaluation; reaching the target must be confirmed by the same number of new ones",
     )
     actions: Literal["deterministic", "stochastic"] = Field(
         "deterministic",

@@ -44,20 +44,19 @@ class RaySettings(FleetSettings):
 
     address: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        description="HOST:PORT of a cluster that includes this machine; auto = the cluster running here; null = "
-        "start one here for this run, with fleet.processes CPUs",
+        description="HOST:PORT of a cluster that includes this machine; auto = the one running here; null "
+        "= start one for this run",
     )
     cpus_per_actor: Annotated[float, Field(gt=0, le=1024)] = Field(
         1.0, description="CPUs per actor or learner function"
     )
     nodes: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
         None,
-        description="nodes to bill while the run uses the cluster (its maximum if it grows); null = those "
-        "present at the start",
+        description="nodes to bill (the cluster's maximum if it grows); null = those present at the start",
     )
     node_usd_per_hour: Annotated[float, Field(gt=0, le=10_000)] | None = Field(
         None,
-        description="dollars per node and hour; null = price of the first of learner.instance_types",
+        description="null = price of the first of learner.instance_types",
     )
 
     @pydantic.field_validator("address")

@@ -29,38 +29,38 @@ class GmiSettings(UpdaterSettings):
     )
     layout: Literal["holistic", "asynchronous"] = Field(
         "holistic",
-        description="holistic = every instance plays and trains on its own samples; asynchronous = three "
-        "of four play, the fourth trains on their samples, and neither waits",
+        description="holistic = every instance plays and trains; asynchronous = three of four play, the "
+        "fourth trains, and neither waits",
     )
     instances: Literal["auto"] | Annotated[int, Field(ge=1, le=INSTANCES_MAX)] = Field(
         "auto",
-        description="number of instances; auto = one per core, in a deployment per vCPU of the smallest "
-        "instance type, at most one player per actor",
+        description="auto = one per core, in a deployment per vCPU of the smallest instance type, at most "
+        "one player per actor",
     )
     environments: Literal["auto"] | Annotated[int, Field(ge=1, le=16_384)] = Field(
         "auto",
-        description="environments that an instance plays at once; auto = its share of a round's actors, at "
-        "most 16. Does not change samples. Worlds (environment.backend = warp | torch) are all played at once",
+        description="environments that an instance plays at once; auto = its share of a round's actors, "
+        "at most 16. Worlds are all played at once",
     )
     saturation: Annotated[float, Field(ge=0.0, le=1.0)] = Field(
         0.1,
-        description="GMI-DRL's α: `plan --measure` tries no more environments in an instance after two points at which "
-        "throughput grew by less than this fraction of memory's growth",
+        description="α: `plan --measure` tries no more environments in an instance once throughput has "
+        "twice grown by less than this fraction of memory's growth",
     )
     tf32: bool = Field(
         True,
-        description="whether a GPU that plays worlds multiplies matrices in TF32, which rounds to 10 bits",
+        description="whether a GPU that plays worlds multiplies matrices in TF32 (10 bits)",
     )
     backend: Literal["auto", "cores", "mps", "mig", "none"] = Field(
         "auto",
-        description="an instance's part of the machine; cores = cores of its own; mps = a GPU share by "
-        "NVIDIA's MPS; mig = an existing GPU slice; none = whatever the system gives; auto = mps with a GPU, else "
-        "cores",
+        description="an instance's part of the machine; cores = its own cores; mps = a GPU share by "
+        "NVIDIA's MPS; mig = an existing GPU slice; none = whatever the system gives; auto = "
+        "mps with a GPU, else cores",
     )
     reduction: Literal["auto", "mpr", "mrr", "har"] = Field(
         "auto",
-        description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = in "
-        "each GPU, then over their leaders; auto = chosen by GMI-DRL's Algorithm 1",
+        description="how gradients are summed; mpr = through host memory; mrr = in rings over GPUs; har = "
+        "in each GPU, then over their leaders; auto = by GMI-DRL's Algorithm 1",
     )
 
     @property

@@ -24,7 +24,8 @@ class PpoSettings(AlgorithmSettings):
     clip: Positive = Field(0.2, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(
         0.0,
-        description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty",
+        description="initial β of the adaptive KL penalty (impact: towards the target network); 0 = no "
+        "penalty",
     )
     kl_target: Positive = Field(0.01, description="KL per update that β adapts to, nats")
 
@@ -41,7 +42,7 @@ class OffPolicySettings(AlgorithmSettings):
 
     minibatch_steps: Count = Field(
         512,
-        description="most samples per gradient step (IMPACT, IMPALA: whole fragments, at least one)",
+        description="most samples per gradient step (impact, impala: whole fragments, at least one)",
     )
     entropy_coefficient: NonNegative = Field(0.01, description="weight of the entropy bonus")
 
@@ -54,7 +55,8 @@ class ImpactSettings(OffPolicySettings):
     clip: Positive = Field(0.4, description="ε: the probability ratio is clipped to 1 ± ε")
     kl_coefficient: NonNegative = Field(
         1.0,
-        description="initial β of the adaptive KL penalty (IMPACT: towards the target network); 0 = no penalty",
+        description="initial β of the adaptive KL penalty (impact: towards the target network); 0 = no "
+        "penalty",
     )
     kl_target: Positive = Field(0.01, description="KL per update that β adapts to, nats")
     target_update_frequency: Positive = Field(
@@ -63,7 +65,7 @@ class ImpactSettings(OffPolicySettings):
         "minibatch_steps samples",
     )
     buffer_batches: Annotated[int, Field(ge=1, le=1000)] = Field(
-        8, description="N, minibatches kept for replay; the oldest is dropped"
+        8, description="N, minibatches kept for replay"
     )
     uses_max: Annotated[int, Field(ge=1, le=1000)] = Field(
         2, description="K, most times that a minibatch is trained on; 1 in synchronous rounds"

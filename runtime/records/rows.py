@@ -52,52 +52,46 @@ class RoundRow:
     round_index: Annotated[Count, Column("k, from 1")]
     policy_version: Annotated[
         Count,
-        Column(
-            "policy version of this round's actors (asynchronous: newest at its start); 0 is the initial policy"
-        ),
+        Column("version that this round's actors play; asynchronous: the newest at its start"),
     ]
     eigenvalue_min: Annotated[
-        Figure | None, _boosting("smallest eigenvalue of that policy's Hessian")
+        Figure | None, _boosting("extreme eigenvalues of that policy's Hessian")
     ]
-    eigenvalue_max: Annotated[Figure | None, _boosting("largest eigenvalue")]
+    eigenvalue_max: Annotated[
+        Figure | None, _boosting("extreme eigenvalues of that policy's Hessian")
+    ]
     convexity_ratio: Annotated[
         Figure | None,
         _boosting(
-            "R_k = −λ_max / λ_min; null in round 1, if λ has one sign, or if the detector is late"
+            "R_k; null in round 1, if both eigenvalues have the same sign, or if the detector is late"
         ),
     ]
     hessian_products: Annotated[
-        Count | None, _boosting("Hessian-vector products, or equally long work, of the detector")
+        Count | None, _boosting("Hessian-vector products of the detector, or equally long work")
     ] = None
     product_samples: Annotated[Count | None, _boosting("samples of each product")] = None
-    boosting_score: Annotated[
-        Figure | None, _boosting("S_k from 0 to 1; null if the detector is late")
-    ]
+    boosting_score: Annotated[Figure | None, _boosting("S_k, 0 to 1; null if the detector is late")]
     decay_weight: Annotated[Figure | None, _boosting("d^k")]
-    actor_count_wanted: Annotated[Count, _actors("actors the scaler asked for")]
+    actor_count_wanted: Annotated[Count, _actors("actors that the scaler asked for")]
     actor_count: Annotated[
         Count,
         _actors("actors started; asynchronous: trained on"),
     ]
     actors_returned: Annotated[Count, _actors("trajectories trained on")]
-    actors_failed: Annotated[
-        Count, _actors("invocations without an accepted trajectory, in all attempts")
-    ]
+    actors_failed: Annotated[Count, _actors("invocations without an accepted trajectory")]
     actors_late: Annotated[Count, _actors("trajectories of abandoned actors; billed")]
-    env_steps: Annotated[Count, Column("environment steps trained on, without replays")]
+    env_steps: Annotated[Count, Column("steps trained on, without replays")]
     env_steps_total: Annotated[Count, Column("total so far")]
     evaluation_return_mean: Annotated[
         Figure | None,
-        _return("mean return of the evaluation that counted in this round, or of its confirmation"),
+        _return(
+            "mean return of the evaluation that took effect in this round, or of its confirmation"
+        ),
     ]
     evaluation_round: Annotated[Count | None, Column("round whose policy it evaluated")]
-    evaluated_steps: Annotated[
-        Count | None, Column("steps of the evaluations that ended, confirmations included")
-    ] = None
-    episode_return_mean: Annotated[
-        Figure | None, _return("mean return of finished training episodes")
-    ]
-    episode_length_mean: Annotated[Figure | None, _return("their mean steps")]
+    evaluated_steps: Annotated[Count | None, Column("steps of evaluations that ended")] = None
+    episode_return_mean: Annotated[Figure | None, _return("means of training episodes that ended")]
+    episode_length_mean: Annotated[Figure | None, _return("means of training episodes that ended")]
     episodes_finished: Annotated[Count, Column("their number")]
     episodes_spanning_versions: Annotated[Count, Column("those begun with an older policy")]
     replayed_steps: Annotated[
@@ -108,91 +102,87 @@ class RoundRow:
     ] = None
     policy_loss: Annotated[
         Figure | None,
-        _learner("mean of the last epoch (null for an actor pool, like the next five)"),
+        _learner("means of the last epoch"),
     ]
-    value_loss: Annotated[Figure | None, _learner("mean of the last epoch")]
-    entropy: Annotated[Figure | None, _learner("mean of the last epoch")]
+    value_loss: Annotated[Figure | None, _learner("means of the last epoch")]
+    entropy: Annotated[Figure | None, _learner("means of the last epoch")]
     kl: Annotated[
         Figure | None,
         _learner(
-            "mean KL(old ‖ new) after the update; old is the acting policy (IMPACT: "
-            "target network). Estimated for IMPALA, "
-            "so possibly negative",
+            "mean KL(old ‖ new) after the update; old is the acting policy, or IMPACT's target network; "
+            "IMPALA's estimate may be negative",
         ),
     ]
     explained_variance: Annotated[
         Figure | None,
-        _learner("variance of value targets explained by the critic before the update"),
+        _learner(
+            "share of the value targets' variance that the critic explained before the update"
+        ),
     ]
-    learning_rate: Annotated[Figure | None, _learner("at the last update")]
+    learning_rate: Annotated[Figure | None, _learner("of the last update")]
     updates: Annotated[Count, _learner("policy updates; 1 if synchronous")]
-    staleness_mean: Annotated[Figure, _learner("mean lag of trajectories, in policy versions")]
-    staleness_max: Annotated[Count, _learner("largest lag")]
+    staleness_mean: Annotated[Figure, _learner("lag of trajectories, in policy versions")]
+    staleness_max: Annotated[Count, _learner("lag of trajectories, in policy versions")]
     replayed_fraction: Annotated[Figure, _learner("share of trajectories trained on before")]
-    gradient_steps: Annotated[Count | None, _learner("gradient steps of the updates")] = None
+    gradient_steps: Annotated[Count | None, _learner("in all updates")] = None
     samples_trained: Annotated[
         Count | None, _learner("samples of these steps; each pass over a sample counts")
     ] = None
-    gradients: Annotated[
-        Count | None, _learner("gradients applied (only `stellaris`, like the next six)")
-    ] = None
-    gradients_lost: Annotated[Count | None, _learner("gradients failed or timed out")] = None
+    gradients: Annotated[Count | None, _learner("gradients applied")] = None
+    gradients_lost: Annotated[Count | None, _learner("gradients that failed or timed out")] = None
     gradients_late: Annotated[
         Count | None, _learner("gradients too late for their update; billed")
     ] = None
     aggregations: Annotated[Count | None, _learner("times that gradients were applied")] = None
     gradient_staleness_mean: Annotated[
-        Figure | None, _learner("mean aggregations from computing to applying a gradient")
+        Figure | None, _learner("mean aggregations between computing and applying a gradient")
     ] = None
     staleness_bound: Annotated[
-        Count | None, _learner("mean staleness at which gradients are applied; null = no bound")
+        Count | None,
+        _learner("mean staleness at which gradients are applied; null without a bound"),
     ] = None
     truncated_fraction: Annotated[
-        Figure | None, _learner("share of samples with capped importance ratio")
+        Figure | None, _learner("share of samples with a capped importance ratio")
     ] = None
-    instances: Annotated[
-        Count | None, _learner("number of instances (only `gmi`, like the next three)")
-    ] = None
-    reduce_s: Annotated[Figure | None, _time("time for summing gradients, mean per instance")] = (
-        None
-    )
-    reduce_wait_s: Annotated[Figure | None, _time("its part spent waiting")] = None
+    instances: Annotated[Count | None, _learner("their number")] = None
+    reduce_s: Annotated[Figure | None, _time("time to sum gradients, mean per instance")] = None
+    reduce_wait_s: Annotated[Figure | None, _time("the part of it spent waiting")] = None
     instance_memory_mib: Annotated[Figure | None, _learner("largest memory of an instance")] = None
     collect_s: Annotated[
         Figure,
         _time(
-            "time until all actors are back, detection included; asynchronous: the learner's idle time"
+            "until all actors are back, detection included; asynchronous: the learner's idle time"
         ),
     ]
-    learn_s: Annotated[Figure, _time("time for updates")]
-    detect_s: Annotated[Figure | None, _time("time for detection")]
+    learn_s: Annotated[Figure, _time("updates")]
+    detect_s: Annotated[Figure | None, _time("detection")]
     evaluate_s: Annotated[Figure | None, _time("CPU time of the evaluation")]
     actors_billed: Annotated[Count, _actors("invocations billed, replacements included")]
-    actor_billed_s_mean: Annotated[Figure | None, _time("their mean billed duration")]
-    actor_billed_s_max: Annotated[Figure | None, _time("their longest billed duration")]
+    actor_billed_s_mean: Annotated[Figure | None, _time("their billed durations")]
+    actor_billed_s_max: Annotated[Figure | None, _time("their billed durations")]
     actor_cpu_s_mean: Annotated[
         Figure | None, _time("their mean CPU time, without each process's first; null in AWS")
     ]
     actors_waited_s: Annotated[
         Figure | None, _time("their environments' waits together; null if unknown, as in AWS")
     ] = None
-    cold_starts: Annotated[Count | None, _actors("invocations billed with a cold start")] = None
+    cold_starts: Annotated[Count | None, _actors("cold starts among them")] = None
     lost_steps: Annotated[
         Count | None, _actors("steps of failed and late actors; a whole fragment if unknown")
     ] = None
-    round_s: Annotated[Figure, _time("whole round")]
-    actors_cost_usd: Annotated[Usd, _cost("actors: durations, requests, cache traffic")]
-    provisioned_cost_usd: Annotated[Usd, _cost("blocks of provisioned concurrency that began")]
+    round_s: Annotated[Figure, _time("the whole round")]
+    actors_cost_usd: Annotated[Usd, _cost("actors' durations, requests and cache traffic")]
+    provisioned_cost_usd: Annotated[Usd, _cost("warm actors, by blocks of time that began")]
     learner_cost_usd: Annotated[
         Usd,
-        _cost("learner, or all nodes on Ray, for the time that the round took"),
+        _cost("learner, or all nodes on Ray, while the round ran"),
     ]
     infrastructure_cost_usd: Annotated[
-        Usd, _cost("cache capacity, disk, public address for the same time")
+        Usd, _cost("cache capacity, disk and address, for the same time")
     ]
     round_cost_usd: Annotated[Usd, _cost("the four together")]
     spent_usd: Annotated[Usd, _cost("total so far")]
-    reserved_usd: Annotated[Usd, _cost("reserved for actors in flight")]
+    reserved_usd: Annotated[Usd, _cost("still reserved for actors in flight")]
     round_reserved_usd: Annotated[Usd, _cost("most reserved during the round")]
 
     @classmethod

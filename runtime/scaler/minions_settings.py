@@ -30,7 +30,7 @@ class MinionsSettings(ScalerSettings):
 
     scheduler: Annotated[str, Field(min_length=1)] | None = Field(
         None,
-        description="shipped scheduler, or a file of `python -m papers.minionsrl`, relative to the working "
+        description="a shipped scheduler, or the file of one that you trained, relative to the working "
         "directory",
     )
 

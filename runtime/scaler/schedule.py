@@ -17,8 +17,7 @@ class ScheduleSettings(ScalerSettings):
 
     schedule: Annotated[tuple[Entry, ...], Field(min_length=1, strict=False)] = Field(
         ((1, 8),),
-        description="pairs of a round and its number of actors, which holds until the next pair; the first "
-        "round is 1",
+        description="pairs of a round, from 1, and its number of actors until the next pair",
     )
 
     @property

@@ -39,18 +39,17 @@ class StellarisSettings(LearnerFunctionSettings):
     )
     staleness_decay: Annotated[float, Field(gt=0, le=1)] | None = Field(
         0.9,
-        description="d of the staleness bound, which shrinks with each update; null = no bound, gradients are "
-        "applied as they arrive",
+        description="d, by which the bound on staleness shrinks with each update; null = no bound",
     )
     learning_rate_root: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         3.0,
-        description="v: a gradient that is s versions old gets the learning rate times s^(−1/v); null = the whole "
-        "learning rate",
+        description="v: a gradient that is s versions old gets s^(−1/v) of the learning rate; null = all "
+        "of it",
     )
     truncation: Annotated[float, Field(gt=0, le=1000)] | None = Field(
         1.0,
-        description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if larger; null "
-        "= no cap",
+        description="ρ: importance ratios are capped at ρ, or at the least ratio of all learners if "
+        "larger; null = no cap",
     )
 
     @property
