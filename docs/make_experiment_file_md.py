@@ -2,7 +2,6 @@
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,7 +14,6 @@ from runtime.experiment.explaining import (  # noqa: E402
     walk_fields,
 )
 from runtime.experiment.kinds import OWN  # noqa: E402
-from runtime.experiment.schema import add_kind  # noqa: E402
 
 HEAD = """\
 # The experiment file
@@ -24,12 +22,12 @@ A YAML file with a section for each part of the system. Only `environment.id` an
 
 - **Help.** `python -m runtime explain KEY` prints the entry of a key or section.
 - **Overrides.** `--set stop.max_rounds=20` sets a key on the command line.
-- **Kinds.** A section's `kind` decides which keys it has. If only some kinds have a key or a default, they are in
-  parentheses. You can [add your own](../design/add-a-part.md) algorithm, scaler, fleet or learner.
+- **Kinds.** A section's `kind` decides which keys it has. If only some kinds have a key or a default, they follow the
+  default in parentheses. You can [add your own](../design/add-a-part.md) algorithm, scaler, fleet or learner.
 - **Mistakes.** Unknown keys, another kind's keys and values out of range are refused before anything starts. Keys
   that other keys switch off are ignored, such as `detector.lanczos_steps` with `scaler.kind: fixed`.
 - **Inheritance.** `extends: FILE.yaml`, relative to the file, supplies missing keys. If the file or `--set` changes a
-  `kind`, inherited keys of the old kind are dropped.
+  `kind`, earlier keys of the old kind are dropped.
 - **Editors.** The first line of each example names a [JSON schema](experiment.schema.json). Editors with a language
   server for YAML, such as Visual Studio Code's, complete and check keys by it.
 
@@ -42,35 +40,17 @@ A YAML file with a section for each part of the system. Only `environment.id` an
 
 def table() -> str:
     """Returns the page. A key whose kinds differ only in the default has one row."""
-    rows: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    rows: dict[str, list[str]] = {}
     for key in walk_fields():
         info = key.info
-        meaning = (info.description or "").removesuffix(f"; or {OWN}")
-        if section_of(info) is not None:
-            rows[f"**{key.path}**", "", meaning] = [("", "")]
-            continue
-        allowed = allowed_values(info).replace(" | ", ", ").replace("a whole number", "integer")
-        allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("a number", "number"))
-        kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
-        rows.setdefault((f"`{key.path}`", allowed, meaning), []).append((default_text(info), kinds))
-    return HEAD + "".join(_row(*row, defaults) for row, defaults in rows.items())
-
-
-def _row(name: str, allowed: str, meaning: str, defaults: Sequence[tuple[str, str]]) -> str:
-    if len(defaults) == 1:
-        ((default, kinds),) = defaults
-        name += kinds
-    else:
-        default = ", ".join(value + kinds for value, kinds in defaults)
-    return "| " + " | ".join((name, default, allowed, meaning)) + " |\n"
+        if section_of(info) is None:
+            kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
+            allowed = allowed_values(info).replace(" | ", ", ").replace("a whole number", "integer")
+            allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("a number", "number"))
+            row = f"| `{key.path}` | DEFAULT | {allowed} | {info.description} |\n"
+            rows.setdefault(row.replace(f"; or {OWN}", ""), []).append(default_text(info) + kinds)
+    return HEAD + "".join(row.replace("DEFAULT", ", ".join(texts)) for row, texts in rows.items())
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path.cwd()))
-    for path in sys.argv[1:]:
-        # Kinds of your own, package.module:Settings.
-        add_kind(path)
-    if sys.argv[1:]:
-        print(table())
-    else:
-        (ROOT / "docs" / "reference" / "experiment_file.md").write_text(table())
+    (ROOT / "docs" / "reference" / "experiment_file.md").write_text(table())

@@ -29,19 +29,18 @@ PARTS = {
 def table() -> str:
     """Returns the tables, in the order of the file, with one line for neighbors that share a meaning."""
     lines: list[str] = []
-    for meaning, columns in groupby(COLUMNS.items(), lambda item: item[1].meaning):
-        keys = [key for key, _ in columns]
+    for meaning, columns in groupby(COLUMNS, lambda key: COLUMNS[key].meaning):
+        keys = list(columns)
         if keys[0] in PARTS:
             lines += ["", f"### {PARTS[keys[0]]}", "", "| key | meaning |", "|---|---|"]
-        lines.append(f"| {', '.join(f'`{key}`' for key in keys)} | {meaning} |")
+        lines.append(f"| `{'`, `'.join(keys)}` | {meaning} |")
     return "\n".join(lines[1:]) + "\n"
 
 
 def document(text: str) -> str:
     """Returns ``text`` with the table between its two markers."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table() + END + after
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
 
 
 if __name__ == "__main__":
