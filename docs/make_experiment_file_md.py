@@ -24,6 +24,7 @@ A YAML file with a section for each part of the system. Only `environment.id` an
 - **Overrides.** `--set stop.max_rounds=20` sets a key on the command line.
 - **Kinds.** A section's `kind` decides which keys it has. If only some kinds have a key or a default, they follow the
   default in parentheses. You can [add your own](../design/add-a-part.md) algorithm, scaler, fleet or learner.
+- **Null.** A key may be `null` if its default or its meaning says so.
 - **Mistakes.** Unknown keys, another kind's keys and values out of range are refused before anything starts. Keys
   that other keys switch off are ignored, such as `detector.lanczos_steps` with `scaler.kind: fixed`.
 - **Inheritance.** `extends: FILE.yaml`, relative to the file, supplies missing keys. If the file or `--set` changes a
@@ -45,8 +46,8 @@ def table() -> str:
         info = key.info
         if section_of(info) is None:
             kinds = f" ({', '.join(key.kinds)})" if key.kinds else ""
-            allowed = allowed_values(info).replace(" | ", ", ").replace("a whole number", "integer")
-            allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("a number", "number"))
+            allowed = re.sub(r" or null$|\ban? ", "", allowed_values(info).replace(" | ", ", "))
+            allowed = re.sub(r"from (\S+) to", r"\1 to", allowed.replace("whole number", "integer"))
             row = f"| `{key.path}` | DEFAULT | {allowed} | {info.description} |\n"
             rows.setdefault(row.replace(f"; or {OWN}", ""), []).append(default_text(info) + kinds)
     return HEAD + "".join(row.replace("DEFAULT", ", ".join(texts)) for row, texts in rows.items())
