@@ -50,8 +50,11 @@ def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = N
         return make_environment(environment_id, preprocessing, options)
 
     environment = make()
+    known = trial.facts(environment)
+    if not is_cut:
+        # Before a slow simulator plays.
+        trial.TriedEnvironment(**known).dropped_because(steps)
     try:
-        known = trial.facts(environment)
         played = trial.play(environment, make, steps=steps)
         # A simulator that cannot exist twice may now be free.
         environment.close()
@@ -73,7 +76,8 @@ def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = N
         how = "an open episode was continued"
     else:
         how = f"an open episode was replayed, because {tried.cannot_save_reason}"
-    seen = f"{environment_id}: {played['steps']:,} steps, mean reward {played['mean_reward']:.4g}; {how}"
+    fewer = f" of {steps:,}, because they are slow" if played["steps"] < steps else ""
+    seen = f"{environment_id}: {played['steps']:,} steps{fewer}, mean reward {played['mean_reward']:.4g}; {how}"
     return "\n".join([*(f"! {name}: {text}" for name, text in warnings.items()), seen])
 
 

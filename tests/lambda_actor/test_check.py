@@ -6,7 +6,7 @@ import pytest
 
 from lambda_actor.check import check, main
 from lambda_actor.errors import UnusableEnvironmentError
-from tests.environments import StatefulCounter
+from tests.environments import Counter, StatefulCounter
 
 
 class ForgetfulCounter(StatefulCounter):
@@ -14,6 +14,17 @@ class ForgetfulCounter(StatefulCounter):
 
     def get_state(self) -> dict[str, object]:
         return {"count": self.count, "start": 0.5}
+
+
+class EndlessCounter(Counter):
+    """Has no limit of steps, which is known before it plays any."""
+
+    def step(self, action):
+        raise AssertionError("played")
+
+
+def make_endless() -> EndlessCounter:
+    return EndlessCounter(episode_steps=None)
 
 
 def make_forgetful() -> ForgetfulCounter:
@@ -34,10 +45,9 @@ def test_what_works_is_told(environment_id: str, steps: int, seen: str) -> None:
 
 
 def test_what_train_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    endless = ["tests.environments:make_stateless_counter", "7"]
-    assert main(endless) == 1
+    assert main([f"{__name__}:make_endless", "7"]) == 1
     assert (
-        "no limit of steps that Gymnasium knows, and Counter offers no get_state()"
+        "no limit of steps that Gymnasium knows, and EndlessCounter offers no get_state()"
         in capsys.readouterr().err
     )
 
