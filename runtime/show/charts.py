@@ -82,7 +82,7 @@ def round_charts(groups: Sequence[RecordedGroup]) -> list[Chart]:
     for key, (title, label) in _PER_ROUND.items():
         style = "step" if key == "actor_count" else "line"
         lines = [
-            _line(group.name, *_means(group, key), colour, style)
+            _line(group.name if len(groups) > 1 else title, *_means(group, key), colour, style)
             for colour, group in enumerate(groups)
         ]
         # Each scaler reads another signal.
