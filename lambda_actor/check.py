@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from multiprocessing.shared_memory import SharedMemory
@@ -19,7 +20,7 @@ from typing import Any
 from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
-from lambda_actor.guarding import guard
+from lambda_actor.guarding import CLOSE_S, close_environments, guard
 from lambda_actor.making import OPTIONS
 from lambda_actor.output import report_ignored_once
 
@@ -140,5 +141,7 @@ if __name__ == "__main__":
     guard()
     code = main(sys.argv[1:])
     sys.stdout.flush()
+    threading.Timer(CLOSE_S, os._exit, [code]).start()
+    close_environments()
     # Threads and programs of the environment may still run.
     os._exit(code)

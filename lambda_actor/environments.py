@@ -19,6 +19,7 @@ from lambda_actor.errors import EpisodeStateError, UnusableEnvironmentError, des
 from lambda_actor.fast import games, mujoco_v5
 from lambda_actor.fast.steps import LeanStep, why_off
 from lambda_actor.frames import combined
+from lambda_actor.guarding import open_environments
 from lambda_actor.spaces import Spaces
 
 PIXELS_MIN = 16
@@ -112,6 +113,7 @@ class ActorEnvironment:
         )
         self._lean_step: LeanStep | None = None
         self._was_reset = False
+        open_environments.add(self)
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -214,9 +216,11 @@ class ActorEnvironment:
             )
 
     def close(self) -> None:
-        """Closes the environment and what it has started. Ignores errors."""
-        with suppress(Exception):
-            self.gymnasium_environment.close()
+        """Closes the environment and what it has started, once. Ignores errors."""
+        if self in open_environments:
+            open_environments.remove(self)
+            with suppress(Exception):
+                self.gymnasium_environment.close()
 
     def _one_number(self, reward: object) -> float:
         """Returns a reward as a float; some environments return an array of one number."""
@@ -337,13 +341,14 @@ def make_environment(
     options = options or {}
     try:
         environment, is_atari = making.make(environment_id, preprocessing, options)
-        return ActorEnvironment(
-            environment,
-            environment_id,
-            "atari" if is_atari else "none",
-            options.get("frame_stack"),
-            options.get("rescale_actions", False),
-        )
+        with making.closed_if_refused(environment):
+            return ActorEnvironment(
+                environment,
+                environment_id,
+                "atari" if is_atari else "none",
+                options.get("frame_stack"),
+                options.get("rescale_actions", False),
+            )
     except UnusableEnvironmentError:
         raise
     except (Exception, SystemExit) as error:

@@ -1,17 +1,23 @@
-"""A process that cleans up: nothing that user code has started outlives it. Linux only.
+"""A process that cleans up: it closes its environments, and on Linux nothing that user code has started outlives it.
 
 A simulator often starts programs of its own, in sessions of their own, and some never end them.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+CLOSE_S = 5.0
+"""Seconds in which a process that is to end should close its environments."""
+open_environments: set[Any] = set()
+"""The environments of this process that have been made and not closed."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -56,6 +62,14 @@ def guard() -> None:
         os.kill(os.getpid(), -code)
     # The first process of a container ignores such signals.
     os._exit(code if code >= 0 else 128 - code)
+
+
+@atexit.register
+def close_environments() -> None:
+    """Closes all environments of this process; ignores errors."""
+    for environment in list(open_environments):
+        with suppress(Exception, SystemExit):
+            environment.close()
 
 
 def _reap(awaited: int) -> int | None:

@@ -52,6 +52,7 @@ class Sandbox:
 
     def __init__(self) -> None:
         self.environments: list[ActorEnvironment | ReplayedEnvironment] = []
+        self.failed: list[ActorEnvironment | ReplayedEnvironment] = []
         self.environment_key = ""
         self.cache: TrajectoryCache | None = None
         self.cache_key: tuple[str, ...] = ()
@@ -166,7 +167,8 @@ def roll_out_events(
             _give_back(environment, events[index])
             results[index] = fragment
         else:
-            # Do not use an environment again after it raised.
+            # Do not use an environment again after it raised. Closing it may hang, so the answer goes first.
+            sandbox.failed.append(environment)
             results[index] = _explained(fragment, events[index])
     return results
 
@@ -261,8 +263,11 @@ def _environment_key(event: Mapping[str, Any]) -> str:
 def _take_environment(event: Mapping[str, Any]) -> ActorEnvironment | ReplayedEnvironment:
     """Returns one of the sandbox's environments if they match the event, otherwise a new one."""
     key = _environment_key(event)
+    while sandbox.failed:
+        sandbox.failed.pop().close()
     if sandbox.environment_key != key:
-        sandbox.environments.clear()
+        while sandbox.environments:
+            sandbox.environments.pop().close()
     elif sandbox.environments:
         return sandbox.environments.pop(0)
 

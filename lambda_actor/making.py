@@ -7,8 +7,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import gymnasium
@@ -75,19 +75,32 @@ def make(
             f"environment.id = {environment_id!r}: the factory returned {kind.__module__}.{kind.__name__}, not a "
             "gymnasium.Env; allowed: an environment of one agent, or a function that makes one of it"
         )
-    if is_preprocessed:
-        if not atari.is_game(environment.unwrapped):
-            raise UnusableEnvironmentError(
-                f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
-                "Arcade Learning Environment; allowed: auto | none"
-            )
-        environment = atari.preprocessed(environment)
-    if limit is not None:
-        environment = gymnasium.wrappers.TimeLimit(environment, limit)
-    for written in options.get("wrappers", ()):
-        for path, arguments in ({written: None} if isinstance(written, str) else written).items():
-            environment = _wrapped(environment, path, arguments or {})
+    with closed_if_refused(environment):
+        if is_preprocessed:
+            if not atari.is_game(environment.unwrapped):
+                raise UnusableEnvironmentError(
+                    f"environment.preprocessing = 'atari': {environment_id!r} is no game of the "
+                    "Arcade Learning Environment; allowed: auto | none"
+                )
+            environment = atari.preprocessed(environment)
+        if limit is not None:
+            environment = gymnasium.wrappers.TimeLimit(environment, limit)
+        for written in options.get("wrappers", ()):
+            named = {written: None} if isinstance(written, str) else written
+            for path, arguments in named.items():
+                environment = _wrapped(environment, path, arguments or {})
     return environment, is_preprocessed
+
+
+@contextmanager
+def closed_if_refused(environment: gymnasium.Env) -> Iterator[None]:
+    """A block that makes something of an environment, which is closed if that fails."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            environment.close()
+        raise
 
 
 def _wrapped(environment: gymnasium.Env, path: str, arguments: Mapping[str, Any]) -> Any:

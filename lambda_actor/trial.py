@@ -12,6 +12,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -179,8 +180,8 @@ def play(
         if not _are_replayed(recorded, episodes):
             played["replay"] = "anew"
             recorded.close()
-            anew = ReplayedEnvironment(make, is_made_anew=True)
-            episodes = list(_open_episodes(anew, steps, played))
+            with closing(ReplayedEnvironment(make, is_made_anew=True)) as anew:
+                episodes = list(_open_episodes(anew, steps, played))
         if episodes:
             played["episode"] = _text(max(episodes, key=lambda episode: episode.length))
         return played

@@ -23,12 +23,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from lambda_actor.guarding import CLOSE_S
 from runtime import machine
 from runtime.errors import FleetError, RunError
 from runtime.fleet import ACTOR_VARIABLES, FleetSetup
 from runtime.fleet.failures import CACHE_ERRORS
 from runtime.fleet.interfaces import Invocation
-from runtime.fleet.processes import DEATH_PATIENCE_S, Child, how_it_ended
+from runtime.fleet.processes import Child, how_it_ended
 from runtime.money.model import vcpu_share
 from runtime.money.work import Outcome
 from runtime.records.files import open_to_write
@@ -84,6 +85,12 @@ class _Process(Child):
         self.unanswered.extend(batch)
         self.since_s = time.monotonic()
         self.limit_s = batch[0].limit_s or timeout_s
+
+    def give_up(self) -> None:
+        """Makes it close its environments and end, or be killed; its invocations are then abandoned."""
+        self.killed_for = self.killed_for or Outcome.abandoned("")
+        self.hang_up()
+        self.limit_s = time.monotonic() - self.since_s + CLOSE_S
 
     def kill_for(self, end: Outcome) -> None:
         """Kills it; its thread then reports this end for its invocations."""
@@ -170,15 +177,23 @@ class LocalFleet:
                 }:
                     # They are not served again.
                     self._suspects |= ids
-                    process.kill_for(Outcome.abandoned(""))
+                    process.give_up()
 
     def close(self) -> None:
-        """Ends all actor processes; idempotent."""
+        """Ends all actor processes, which first close their environments; idempotent."""
         with self._changed:
             self._closing.set()
             self._changed.notify_all()
             for process in self._processes:
-                process.kill()
+                if process.init_cpu_s is None:
+                    # It has no environment, and would first import everything.
+                    process.kill()
+                process.hang_up()
+        until_s = time.monotonic() + CLOSE_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        for process in self._processes:
+            process.kill()
         for thread in self._threads:
             thread.join()
 
@@ -206,10 +221,9 @@ class LocalFleet:
             while True:
                 with suppress(EOFError, OSError):
                     self._serve(process)
-                is_ended_here = process.killed_for or process.is_over
-                code = process.end(0.0 if is_ended_here else DEATH_PATIENCE_S)
-                process.connection.close()
+                code = process.close()
                 with self._changed:
+                    process.connection.close()
                     if self._closing.is_set():
                         return
                     how = how_it_ended(code)

@@ -14,18 +14,20 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-from lambda_actor.guarding import end_with_parent, guard
+from lambda_actor.guarding import CLOSE_S, close_environments, end_with_parent, guard
 
 DEATH_PATIENCE_S = 1.0
 """Seconds in which a process that has closed its connection should end."""
 _ROOT = Path(__file__).resolve().parents[2]
 _STOP_TIMEOUT_S = 5.0
+_HUNG_UP = signal.SIGUSR1
 # Ends the program when standard input ends. Only this process holds the other end, so it ends with this process,
 # however that dies. The shell itself ends with the program.
 _GUARDIAN = """
@@ -116,6 +118,16 @@ class Child:
         self._popen.kill()
         return self._popen.wait()
 
+    def close(self) -> int:
+        """Ends it after it has closed its environments, and returns its exit code."""
+        self.hang_up()
+        return self.end(CLOSE_S + DEATH_PATIENCE_S)
+
+    def hang_up(self) -> None:
+        """Makes it close its environments and end. Its last messages may still come."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as ours:
+            ours.shutdown(socket.SHUT_WR)
+
     def kill(self) -> None:
         """Begins to end it and its children."""
         self._popen.terminate()
@@ -135,13 +147,15 @@ def connect(
 ) -> tuple[Connection, queue.SimpleQueue[bytes]]:
     """Begins a process that `Child` started: returns the connection for answers, and the incoming messages.
 
-    When the other end hangs up, this process and its children end, even in the middle of a step.
+    When the other end hangs up, this process closes its environments, even in the middle of a step. Then it ends with
+    its children; also if that takes longer than `CLOSE_S`.
 
     Args:
         control_fd: The socket's descriptor.
         is_guarded: Whether it runs user code; see `lambda_actor.guarding`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(_HUNG_UP, _leave)
     if sys.platform == "linux":
         if is_guarded:
             guard()
@@ -160,7 +174,17 @@ def _listen(connection: Connection, messages: queue.SimpleQueue[bytes]) -> None:
         while True:
             messages.put(connection.recv_bytes())
     finally:
-        # Also if what came is no message: nobody would answer.
+        # Also if what came is no message: nobody would answer. Some simulators can be closed only where they were made.
+        signal.pthread_kill(threading.main_thread().ident or 0, _HUNG_UP)
+        time.sleep(CLOSE_S)
+        os.killpg(0, signal.SIGKILL)
+
+
+def _leave(number: int, frame: object) -> None:
+    """Closes the environments and ends this process."""
+    try:
+        close_environments()
+    finally:
         os.killpg(0, signal.SIGKILL)
 
 

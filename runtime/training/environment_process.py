@@ -49,7 +49,7 @@ class EnvironmentProcess:
             made: JSON values that the class takes, after the function that sends a message.
         """
         self.about = f"environment.id = {environment_id!r}: "
-        self._doing = MAKING
+        self._doing = ""
         self._last_output = b""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
@@ -89,6 +89,7 @@ class EnvironmentProcess:
         connection = self._child.connection
         kind: str = ""
         value: Any = None
+        self._doing = self._doing or MAKING
         try:
             connection.send_bytes(json.dumps({"task": task, **values}).encode())
             while kind != "answer":
@@ -123,8 +124,11 @@ class EnvironmentProcess:
         return bool(data)
 
     def end(self) -> None:
-        """Ends it, with all processes that the environment started."""
-        self._child.end()
+        """Ends it once the environment is closed, with all processes that it started."""
+        if not self._doing:
+            # Without a task, it has no environment.
+            self._child.kill()
+        self._child.close()
 
     def close(self) -> None:
         """Ends it, and forgets its output. No task may be running."""

@@ -44,6 +44,29 @@ class Server(Counter):
         Path(folder, f"program-{program.pid}").touch()
 
 
+class Licence(Counter):
+    """Takes a licence, and gives it back when it is closed; its steps take long enough to be interrupted."""
+
+    taken = 0
+
+    def __init__(self, folder: str, episode_steps: int | None, raises_at: int = -1) -> None:
+        super().__init__(episode_steps)
+        Licence.taken += 1
+        self.raises_at = raises_at
+        self.folder, self.name = Path(folder), f"{os.getpid()}-{self.taken}"
+        (self.folder / f"taken-{self.name}").touch()
+
+    def step(self, action):
+        time.sleep(0.002)
+        if self.count == self.raises_at and not (self.folder / "raised").exists():
+            (self.folder / "raised").touch()
+            raise RuntimeError("the motor is on fire")
+        return super().step(action)
+
+    def close(self):
+        (self.folder / f"taken-{self.name}").rename(self.folder / f"returned-{self.name}")
+
+
 class Descriptors(Counter):
     """Opens a file in each step, never closes it, and may open only so many."""
 

@@ -16,6 +16,7 @@ from runtime.training.preflight import preflight
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
+    events,
     is_alive,
     overrides,
     pendulum_file,
@@ -42,8 +43,14 @@ def server_file(folder: Path, processes: int = 1, every_rounds: int = 0) -> Path
 def check(
     kind: str, *options: str, hidden: bool = False, **kwargs: str
 ) -> subprocess.CompletedProcess[str]:
-    section = json.dumps({"kwargs": {"kind": kind, **kwargs}})
-    words = [sys.executable, "-m", "lambda_actor.check", *options, ENVIRONMENT, "20", section]
+    return check_section({"kwargs": {"kind": kind, **kwargs}}, *options, hidden=hidden)
+
+
+def check_section(
+    section: dict[str, object], *options: str, hidden: bool = False
+) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "lambda_actor.check", *options, ENVIRONMENT, "20"]
+    words.append(json.dumps(section))
     return subprocess.run(
         [*(HIDDEN if hidden else []), *words],
         cwd=ROOT,
@@ -93,6 +100,50 @@ def test_a_simulator_that_exists_once_is_refused_where_several_would_play(
     with pytest.raises(ExperimentError, match=words):
         preflight(experiment)
     assert not any(map(is_alive, programs(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("sections", "fewest"),
+    [
+        ({"evaluation": {"every_rounds": 1, "episodes": 1}}, 7),
+        ({"algorithm": {"kind": "impala"}, "evaluation": {"every_rounds": 0}}, 4),
+        ({"learner": {"kind": "gmi", "instances": 2}, "evaluation": {"every_rounds": 0}}, 6),
+    ],
+)
+def test_a_run_closes_every_environment_also_those_that_play_or_have_raised(
+    tmp_path: Path, sections: dict[str, object], fewest: int
+) -> None:
+    kwargs = {"kind": "Licence", "folder": str(tmp_path), "raises_at": 30}
+    experiment = pendulum_file(
+        tmp_path,
+        environment={"id": ENVIRONMENT, "kwargs": kwargs},
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        stop={"max_rounds": 4},
+        **{"fleet": {"processes": 2}, **sections},
+    )
+    ended = train(experiment, tmp_path / "run")
+    assert ended.returncode == 0, ended.stderr
+    assert events(tmp_path / "run", "actor_replaced")
+    assert len([*tmp_path.glob("returned-*")]) >= fewest
+    assert [*tmp_path.glob("taken-*")] == []
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({}, "20 steps"),
+        ({"raises_at": 3}, "the motor is on fire"),
+        ({"wrappers": ["tests.cases.simulators:Licence"]}, "environment.wrappers: "),
+        ({"frame_stack": 2}, "environment.frame_stack = 2: "),
+    ],
+)
+def test_a_check_closes_what_it_has_made_even_if_it_refuses_that(
+    tmp_path: Path, section: dict[str, object], words: str
+) -> None:
+    kwargs = {"kind": "Licence", "folder": str(tmp_path), "raises_at": section.pop("raises_at", -1)}
+    checked = check_section({"kwargs": kwargs, **section})
+    assert words in checked.stdout + checked.stderr
+    assert [*tmp_path.glob("returned-*")] and [*tmp_path.glob("taken-*")] == []
 
 
 @pytest.mark.parametrize("hidden", [False, True])

@@ -15,9 +15,7 @@ from lambda_actor import handler as actor
 from lambda_actor import inline as inline_messages
 from lambda_actor import rollout, wire
 from lambda_actor.cache import TrajectoryCache
-from lambda_actor.errors import (
-    OversizedMessageError,
-)
+from lambda_actor.errors import OversizedMessageError, RaisingEnvironmentError
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
 from tests.conftest import USER_PASSWORD, USERNAME, AuthServer
@@ -112,6 +110,23 @@ def test_a_warm_actor_notices_what_is_new() -> None:
     np.testing.assert_array_equal(first["observations"][0], newer["observations"][0])
     assert len({one["actions"][0, 0] for one in (first, newer, other)}) == 3
     assert first["terminated"].any() and not other["terminated"].any()
+
+
+def test_a_warm_actor_closes_what_raised_and_what_it_no_longer_plays(tmp_path: Path) -> None:
+    kwargs = {"kind": "Licence", "folder": str(tmp_path), "raises_at": 3}
+    changes = {"replay": "reset", "weights": to_text(weights()), "episode": ""}
+    event = make_event("", "r", **changes, environment_id="tests.cases.simulators:make")
+    event["environment_options"] = {"kwargs": kwargs}
+
+    def found() -> tuple[int, int]:
+        return len([*tmp_path.glob("taken-*")]), len([*tmp_path.glob("returned-*")])
+
+    with pytest.raises(RaisingEnvironmentError):
+        handler(event, None)
+    handler(event, None)
+    assert found() == (1, 1)
+    handler({**event, "environment_id": COUNTER, "environment_options": {}}, None)
+    assert found() == (0, 2)
 
 
 def test_an_actor_that_nobody_waits_for_gives_up(
