@@ -3,9 +3,9 @@
     python benchmarks/same_learning.py --base CHECKOUT [CASE ...]
 
 Each case is trained with the code of the base checkout and with this one's. All columns of `rounds.jsonl` count that
-the base's schema gives in neither seconds nor dollars nor MiB; names base columns that no longer exist here. Ends at
-the first difference, and names case, seed, round and column. Both run on this machine, because digits depend on the
-processor.
+the base's schema gives in neither seconds nor dollars nor MiB, except replays; names base columns that no longer exist
+here. Ends at the first difference, and names case, seed, round and column. Both run on this machine, because digits
+depend on the processor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ DURATIONS = {"gradient_s": {"32": [0.02, 0.03, 0.07], "128": [0.1]}, "start_s": 
 COLUMNS = """\
 import json, re
 from runtime.records.rows import RoundRow
-print(json.dumps([name for name in RoundRow.__annotations__ if not re.search("_(s|usd|mib)(_|$)", name)]))
+uncounted = re.compile("_(s|usd|mib)(_|$)|^replayed_steps$")
+print(json.dumps([name for name in RoundRow.__annotations__ if not uncounted.search(name)]))
 """
 
 

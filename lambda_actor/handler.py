@@ -78,8 +78,8 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
         context: Lambda's context object; not used.
 
     Returns:
-        ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (steps taken, including dropped ones), without a
-        cache ``trajectory``, and ``replayed_steps`` if episodes are replayed.
+        ``invocation_id``, ``status`` (accepted | late), ``env_steps`` (steps taken, including dropped ones),
+        ``replayed_steps`` (None if the environment does not replay), and without a cache ``trajectory``.
 
     Raises:
         KeyError: A field is missing.
@@ -229,9 +229,8 @@ def _submit(
         "invocation_id": event["invocation_id"],
         "status": status,
         "env_steps": event["fragment_steps"],
+        "replayed_steps": fragment.replayed_steps,
     }
-    if fragment.replayed_steps is not None:
-        answer["replayed_steps"] = fragment.replayed_steps
     if isinstance(messages, InlineMessages):
         answer["trajectory"] = messages.trajectory
     return answer

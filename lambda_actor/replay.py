@@ -3,8 +3,8 @@
 The next actor resets an environment with the seed, repeats the actions, and compares digests of all observations and
 rewards at each step (BLAKE2b, 8 bytes). Equal digests prove that it has reached the same point; a different one names
 the step. A process that still holds the episode does not replay it. That cannot hide an environment that is not
-deterministic, because an episode is replayed in a new process before round 1. The bill counts every replay: in AWS an
-actor rarely reaches the sandbox that served the episode last.
+deterministic, because an episode is replayed in a new process before round 1. In AWS, an actor rarely reaches the
+sandbox that served the episode last.
 
 An episode that continues differently is dropped after two tries. An episode that cannot be continued and fits into a
 fragment is dropped whole, so trajectories get shorter and batches are padded.

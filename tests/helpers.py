@@ -19,7 +19,7 @@ from runtime.money.prices import PRICES, PriceTable
 from runtime.money.work import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]
-NOT_LEARNING = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib", "cold_starts")
+NOT_LEARNING = ("_s", "_usd", "_s_mean", "_s_max", "_memory_mib", "cold_starts", "replayed_steps")
 PATIENCE_S = 900
 """Ends a test that hangs. Waits normally end much sooner, and no slow machine needs this long."""
 
@@ -140,7 +140,7 @@ def summary(out: Path) -> dict[str, Any]:
 
 
 def results_only(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows without times, dollars and cold starts, which two equal runs share."""
+    """Returns rows without times, dollars, cold starts and replays, which two equal runs share."""
     return [
         {key: value for key, value in row.items() if not key.endswith(NOT_LEARNING)} for row in rows
     ]

@@ -28,13 +28,6 @@ class OpenEpisodeRecord:
     episode_id: str
     data: bytes = field(repr=False)
 
-    @property
-    def steps(self) -> int:
-        """Its steps so far."""
-        from lambda_actor.rollout import OpenEpisode
-
-        return OpenEpisode.from_bytes(self.data).length
-
 
 @dataclass(frozen=True)
 class ActorSpec:
@@ -75,11 +68,6 @@ class Actor:
         return self.episode.episode_id if self.episode else ""
 
     @property
-    def replayed_steps(self) -> int:
-        """Steps that it replays to reach the end of its open episode; fewer in the process that left it open."""
-        return self.episode.steps if self.episode and self.spec.event.get("replay") else 0
-
-    @property
     def policy_version(self) -> int:
         """The version of the policy that it rolls out."""
         return int(self.spec.event["policy_version"])
@@ -110,6 +98,8 @@ class ActorTally:
         late: Number of trajectories that arrived after they had been given up.
         waited_s: Seconds that their environments waited for something other than a CPU; None if unknown, as in AWS.
         lost_steps: Steps of those without an accepted trajectory; a whole fragment if unknown.
+        replayed_steps: Steps that were repeated to continue open episodes, of those that answered; None if the
+            environment does not replay.
     """
 
     billed_s: list[float] = field(default_factory=list)
@@ -119,6 +109,7 @@ class ActorTally:
     late: int = 0
     waited_s: float | None = 0.0
     lost_steps: int = 0
+    replayed_steps: int | None = None
 
     def add(
         self, actor: Actor, outcome: Outcome, seconds: float | None, *, is_lost: bool = False
@@ -137,10 +128,12 @@ class ActorTally:
             self.waited_s = None
         else:
             self.waited_s += outcome.waited_s
+        answer = outcome.response or {}
         if is_lost:
             fragment_steps = int(actor.spec.event.get("fragment_steps", 0))
-            played = int((outcome.response or {}).get("env_steps", fragment_steps))
-            self.lost_steps += played + actor.replayed_steps
+            self.lost_steps += int(answer.get("env_steps", fragment_steps))
+        if (replayed_steps := answer.get("replayed_steps")) is not None:
+            self.replayed_steps = (self.replayed_steps or 0) + replayed_steps
 
 
 def decode_trajectory(data: bytes, actor: Actor) -> Trajectory:

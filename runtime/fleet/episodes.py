@@ -48,11 +48,6 @@ class OpenEpisodes:
         for episode_id in continued:
             self._suspicions.pop(episode_id, None)
 
-    def replayed_steps(self, trajectories: Sequence[Trajectory]) -> int:
-        """Returns the steps of the episodes that these trajectories continue, which remain here until `take_over`."""
-        continued = {continued_episode(trajectory) for trajectory in trajectories}
-        return sum(record.steps for record in self.waiting if record.episode_id in continued)
-
     def suspect(self, episode_id: str, error: str) -> None:
         """Records that every try to continue this episode raised; drops it the second time.
 

@@ -129,6 +129,7 @@ class Instance:
                     "invocation_id": event["invocation_id"],
                     "status": ACCEPTED,
                     "env_steps": event["fragment_steps"],
+                    "replayed_steps": fragment.replayed_steps,
                     "trajectory": to_text(
                         wire.encode(
                             wire.Kind.KEPT_TRAJECTORY, {name: fields[name] for name in _TOLD}

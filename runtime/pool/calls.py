@@ -72,20 +72,16 @@ class Call:
             self.error,
         )
 
-    def end(
-        self, *, replayed_steps: int | None, dropped: int, seconds: float, standing_usd: float
-    ) -> None:
+    def end(self, *, dropped: int, seconds: float, standing_usd: float) -> None:
         """Notes the columns of its row; there is no training in it.
 
         Args:
-            replayed_steps: Steps that its actors replayed; None if they replay none.
             dropped: Episodes dropped since the last call.
             seconds, standing_usd: Its time, and the cost of running resources, that no earlier row has.
         """
         sampled = RoundTraining(
             trajectories=len(self.group.came),
             env_steps=sum(len(trajectory["rewards"]) for trajectory in self.group.came),
-            replayed_steps=replayed_steps,
         )
         sampled.add_episodes(self.trajectories)
         if len(self.group.came) < self.actors:

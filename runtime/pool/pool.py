@@ -389,16 +389,11 @@ class ActorPool:
     def _finish(self, call: Call) -> None:
         """Takes over the open episodes of a call whose actors have all ended, and writes its row."""
         episodes = self._rollouts.episodes
-        trajectories = call.trajectories
-        replayed_steps = (
-            episodes.replayed_steps(trajectories) if self._run.experiment.trial.replay else None
-        )
-        episodes.take_over(trajectories)
+        episodes.take_over(call.trajectories)
         if not self._rollouts.flight.in_flight:
             self._rollouts.flight.tidy()
         seconds, standing_usd = self._reservations.finish(call)
         call.end(
-            replayed_steps=replayed_steps,
             dropped=episodes.take_dropped(),
             seconds=seconds,
             standing_usd=standing_usd,

@@ -95,7 +95,8 @@ class RoundRow:
     episodes_finished: Annotated[Count, Column("their number")]
     episodes_spanning_versions: Annotated[Count, Column("those begun with an older policy")]
     replayed_steps: Annotated[
-        Count | None, Column("steps repeated to restore open episodes; billed")
+        Count | None,
+        Column("steps repeated to restore open episodes, by actors that answered; billed"),
     ] = None
     episodes_dropped: Annotated[
         Count | None, Column("open episodes that no actor can continue")

@@ -85,10 +85,13 @@ class Pricing:
     learner_usd_per_s: float
 
     def price(self, row: RoundRow) -> Priced:
-        """Prices a finished round; an evaluation costs what outlasts the round's actors."""
+        """Prices a finished round; an evaluation costs what outlasts the round's actors.
+
+        Replays are free, as the processes that actors happen to reach decide how many there are.
+        """
         invocations = row.actors_billed
         cold_starts = row.cold_starts or 0
-        steps = row.env_steps + (row.replayed_steps or 0) + (row.lost_steps or 0)
+        steps = row.env_steps + (row.lost_steps or 0)
         warm_s = (
             invocations * self.invocation_s + steps * self.step_s + (row.actors_waited_s or 0.0)
         )

@@ -244,7 +244,6 @@ def make_roles(
             experiment.algorithm,
             rollouts.episodes,
             progress,
-            has_replays=bool(experiment.trial.replay),
             time_limit=time_limit,
             clock=clock,
         ),

@@ -115,7 +115,6 @@ def episode_columns(training: RoundTraining) -> dict[str, Any]:
         "episode_length_mean": mean(training.episode_lengths),
         "episodes_finished": len(returns),
         "episodes_spanning_versions": training.episodes_spanning_versions,
-        "replayed_steps": training.replayed_steps,
         "episodes_dropped": training.episodes_dropped,
     }
 
@@ -131,4 +130,5 @@ def tally_columns(tally: ActorTally) -> dict[str, Any]:
         "actor_cpu_s_mean": mean(tally.cpu_s),
         "actors_waited_s": tally.waited_s,
         "lost_steps": tally.lost_steps,
+        "replayed_steps": tally.replayed_steps,
     }

@@ -32,7 +32,6 @@ class RoundTraining:
     Attributes:
         learn_s: Seconds that they took.
         env_steps: Environment steps that were trained on for the first time.
-        replayed_steps: Steps that were repeated to continue open episodes; None if nothing is replayed.
         episodes_dropped: Episodes that were begun and will not be finished.
         trajectories: Trajectories that were trained on for the first time.
         replayed: Trajectories that were trained on again.
@@ -42,7 +41,6 @@ class RoundTraining:
 
     learn_s: float = 0.0
     env_steps: int = 0
-    replayed_steps: int | None = None
     episodes_dropped: int = 0
     trajectories: int = 0
     replayed: int = 0
@@ -109,7 +107,6 @@ class Updating:
         algorithm: Determines passes and minibatches.
         episodes: Stores the episodes that trained trajectories leave open.
         progress: Counts the environment steps.
-        has_replays: Whether open episodes are continued by playing them again.
         time_limit: Ends an update that takes too long.
         clock: Monotonic seconds.
     """
@@ -119,7 +116,6 @@ class Updating:
     algorithm: AlgorithmSettings
     episodes: OpenEpisodes
     progress: Progress
-    has_replays: bool
     time_limit: TimeLimit
     clock: Callable[[], float]
 
@@ -142,9 +138,6 @@ class Updating:
         training.add_episodes(trajectories)
         training.env_steps += batch.env_steps
         self.progress.env_steps_total += batch.env_steps
-        if self.has_replays:
-            replayed_steps = self.episodes.replayed_steps(trajectories)
-            training.replayed_steps = (training.replayed_steps or 0) + replayed_steps
         training.episodes_dropped += self.episodes.take_dropped() + sum(
             steps < self.progress.fragment_steps for steps in batch.lengths.tolist()
         )

@@ -82,6 +82,7 @@ def test_minigrid_is_trained_on_by_replay(tmp_path: Path) -> None:
         stop__max_rounds=2,
         actor__fragment_steps=40,
         scaler__actors_fixed=2,
+        fleet__processes=1,
         algorithm__epochs=1,
         evaluation__every_rounds=2,
     )
