@@ -12,8 +12,8 @@ _QUIET = ("run_started", "run_ended", "actor_replaced")
 _ALIKE_SHOWN = 3
 _SENTENCES = {
     "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
-    "limits_tightened": "round {round_index}: only ${free_usd:.4f} are free, so a round now reserves "
-    "{factor:g} times what the last ones took",
+    "limits_tightened": "round {round_index}: the ${free_usd:.4f} left cannot hold a round at its time limits, "
+    "so each now reserves {factor:g} times what the work took before",
     "waits_unknown": "the environment waits for something, or this machine is very busy. This system does not tell "
     "which, so dollars leave waits out",
 }
