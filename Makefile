@@ -136,6 +136,8 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one with PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@# Python's own pip may be years old, and then takes twice the time.
+	$(PIP_INSTALL) --constraint constraints.txt pip
 
 $(VENV)/.installed: requirements.txt constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -r requirements.txt
