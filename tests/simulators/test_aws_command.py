@@ -7,11 +7,12 @@ import pytest
 from moto import mock_aws
 
 from tests.simulators import aws_command
+from tests.simulators.aws.moto_server import CREDENTIALS, REGION
 
 
 @pytest.fixture(autouse=True)
 def account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
         boto3.client("s3").create_bucket(Bucket="bucket")
@@ -42,4 +43,5 @@ def account(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_only_what_there_is_is_done(text: str, code: int) -> None:
-    assert aws_command.main(text.split()) == code
+    variables = {**CREDENTIALS, "AWS_SESSION_TOKEN": "", "AWS_ENDPOINT_URL": ""}
+    assert aws_command.call(text.split(), variables)[0] == code

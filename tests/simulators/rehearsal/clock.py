@@ -51,7 +51,3 @@ class Clock:
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text(" ".join(map(repr, numbers)))
         temporary.replace(self.path)
-
-
-if __name__ == "__main__":
-    print(int(Clock.of_this_process().now()))

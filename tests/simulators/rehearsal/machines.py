@@ -25,10 +25,11 @@ from typing import Any
 from runtime.aws.learner.instance import ENDPOINT_VARIABLE
 from runtime.experiment.instance_types import has_gpu
 from tests.helpers import ROOT
+from tests.simulators import aws_command
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import MotoServer, as_variables
 from tests.simulators.docker import ENTRY_VARIABLE, GPUS_VARIABLE
-from tests.simulators.rehearsal.clock import Clock
+from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 
 Tell = Callable[..., None]
 """``tell(who, what, **numbers)``."""
@@ -44,7 +45,12 @@ case "${0##*/} $*" in $FAILING) echo "${0##*/}: refused" >&2; exit 254 ;; esac
 """Fails if the call matches the pattern $FAILING."""
 _DATE = f"""\
 #!/bin/sh
-case " $* " in *" -d "*) ;; *) set -- -d "@$({sys.executable} -m tests.simulators.rehearsal.clock)" "$@" ;; esac
+read -r wall_s clock_s rate <"${PATH_VARIABLE}"
+now_s=$({shutil.which("date")} +%s.%N)
+case " $* " in
+*" -d "*) ;;
+*) set -- -d "@$({shutil.which("awk")} "BEGIN {{ printf \\"%d\\", $clock_s + ($now_s - $wall_s) * $rate }}")" "$@" ;;
+esac
 exec {shutil.which("date")} "$@"
 """
 _STARTS_MAX, _START_WINDOW_S, _STOP_S = 5, 3600.0, 90.0
@@ -348,10 +354,8 @@ def install(directory: Path, instance_id: str) -> None:
     texts |= {
         "date": _DATE,
         **dict.fromkeys(_STUBS, _STUB),
-        **{
-            name: f'{_STUB}exec {sys.executable} -m tests.simulators.{module} "$@"\n'
-            for name, module in (("aws", "aws_command"), ("docker", "docker"))
-        },
+        "aws": _STUB.replace("sh", "bash", 1) + aws_command.program(),
+        "docker": f'{_STUB}exec {sys.executable} -m tests.simulators.docker "$@"\n',
     }
     for name, text in texts.items():
         (programs / name).write_text(text)
