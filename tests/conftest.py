@@ -85,16 +85,13 @@ def pytest_collection_finish() -> None:
 
 # The next free worker takes the next file. The longest ones start first.
 # One worker synthesizes almost everything: a process's first synthesis takes five seconds.
-LONGEST = (
-    "aws/guard/test_guard.py",
+LONGEST = ("aws/guard/test_guard.py", "stacks/", "end_to_end/", "aws/", "simulators/")
+SYNTHESIZING = (
     "stacks/",
+    "end_to_end/test_rehearsal.py",
+    "simulators/test_moto_types.py",
     "simulators/test_rehearsed_file.py",
-    "end_to_end/",
-    "aws/",
-    "simulators/",
 )
-SYNTHESIZING = ("stacks/", "end_to_end/test_rehearsal.py")
-ALONE = ("stacks/deploy/test_command.py", "stacks/constructs/test_learner_boot.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -120,7 +117,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid).removeprefix("tests/")
-            return "synthesizing" if file.startswith(SYNTHESIZING) and file not in ALONE else file
+            return "synthesizing" if file.startswith(SYNTHESIZING) else file
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

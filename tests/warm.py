@@ -45,13 +45,15 @@ LEARNER = (
     "runtime.training.run",
     *ACTOR,
 )
+DEPLOYED_LEARNER = ("runtime.aws.learner.learner", *LEARNER, *MODELS)
 IMPORTS: dict[str, tuple[str, ...]] = {
     "awslambdaric": (*ACTOR, *MODELS),  # Its library reads the environment during import.
     "runtime.fleet.actor_process": ACTOR,
     "runtime.pool.server": ("runtime.pool.server", *ACTOR),
     "runtime": LEARNER,
     "tests.docs.one_process": LEARNER,
-    "runtime.aws.learner.learner": ("runtime.aws.learner.learner", *LEARNER, *MODELS),
+    "runtime.aws.learner.learner": DEPLOYED_LEARNER,
+    "tests.simulators.rehearsal.learner": DEPLOYED_LEARNER,
     "runtime.training.environment_process": ("runtime.training.environment_process", *ACTOR),
     "tests.gmi.member": ("runtime.gmi.group",),
     "tests.simulators.aws.moto_server": (
@@ -74,6 +76,7 @@ HANDLERS: dict[str, tuple[str, ...]] = {
 STARTS_OTHERS = {
     "runtime",
     "runtime.aws.learner.learner",
+    "tests.simulators.rehearsal.learner",
     "runtime.pool.server",
     "tests.docs.one_process",
     _COORDINATOR,

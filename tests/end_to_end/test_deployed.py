@@ -26,6 +26,7 @@ from runtime.aws.learner.learner import END_INSTANCE, TRY_AGAIN
 from runtime.aws.ledger import FINISHED, STARTING, TRAINING, Entry, Ledger
 from runtime.money.prices import PRICES, WATCHED_USD_PER_HOUR, PriceTable, prices_to_json
 from runtime.names import METRIC_NAMESPACE
+from runtime.times import HEARTBEAT_S
 from tests.conftest import TOKEN_USER
 from tests.end_to_end.test_crashes import finished_rounds
 from tests.fleet.lambda_fleets import ACTOR_ENVIRONMENT
@@ -43,9 +44,11 @@ from tests.simulators.aws.lambda_endpoint import LambdaEndpoint
 from tests.simulators.aws.loopback import LoopbackServer, QuietHandler
 from tests.simulators.aws.metadata import InstanceMetadata
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION, MotoServer
+from tests.simulators.rehearsal.clock import PATH_VARIABLE, Clock
 
 BUCKET, PREFIX, GROUP, TABLE = "results", "small/first/", "Nitro-small-learner", "ledger"
 FILES = "files"
+OWN_LEARNER, CLOCKED_LEARNER = "runtime.aws.learner.learner", "tests.simulators.rehearsal.learner"
 RUN, TAIL_USD = "small/first", 0.0625
 CREDENTIAL = f"elasticache-iam://{TOKEN_USER}@nitro-small"
 MOST_ACTORS = 6
@@ -100,9 +103,14 @@ class Account:
         instance: str = "i-1",
         text: str = SMALL_EXPERIMENT,
         prices: PriceTable = PRICES,
+        clock: Clock | None = None,
         **changed: str,
     ) -> subprocess.Popen:
-        """Starts a learner on ``instance``, with the variables that its container gets."""
+        """Starts a learner on ``instance``, with the variables that its container gets.
+
+        Args:
+            clock: Replaces the machine's.
+        """
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as files:
             files.writestr("experiment.yaml", text)
@@ -114,7 +122,7 @@ class Account:
             )
         )
         process = subprocess.Popen(
-            [sys.executable, "-m", "runtime.aws.learner.learner", str(out)],
+            [sys.executable, "-m", OWN_LEARNER if clock is None else CLOCKED_LEARNER, str(out)],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
@@ -150,6 +158,7 @@ class Account:
                 "NITRO_FILES": f"s3://{FILES}/small.zip",
                 ENDPOINT_VARIABLE: metadata.url,
                 "NITRO_CONTAINER_IMAGE": "learner@sha256:1",
+                PATH_VARIABLE: str(clock.path) if clock else "",
                 **changed,
             },
         )
@@ -436,11 +445,14 @@ def test_trouble_that_may_pass_is_no_reason_to_end_the_deployment(
 def test_a_learner_that_is_told_to_end_keeps_its_results_stops_its_actors_and_does_not_come_back(
     account: Account, tmp_path: Path
 ) -> None:
-    learner = account.start(tmp_path / "run", text=ENDLESS_EXPERIMENT)
+    clock = Clock(tmp_path / "clock")
+    clock.start()
+    learner = account.start(tmp_path / "run", text=ENDLESS_EXPERIMENT, clock=clock)
     wait_for(lambda: finished_rounds(tmp_path / "run") >= 2, "two rounds")
     entry = account.entry
     assert (entry.state, entry.order) == (TRAINING, None)
     account.ledger.order(RUN, stack="Nitro-small", reason="stopped by hand", now_s=time.time())
+    clock.advance(HEARTBEAT_S)
     code, printed = finish(learner)
     assert code == 0, printed
     entry = account.entry

@@ -16,7 +16,6 @@ import pytest
 from aws_cdk import aws_s3 as s3
 
 from stacks.assembly import make_app
-from stacks.constructs.learner import BOOT_SCRIPT
 from tests import judges
 from tests.helpers import ROOT
 from tests.stacks.conftest import SETTINGS, STACK, VARIANTS, Assembly
@@ -93,17 +92,3 @@ def test_the_state_machine_is_valid(variant: Callable[[str], Assembly]) -> None:
     assert answers[0] == ""
     assert "Nowhere" in answers[1]
     assert "IntervalSeconds" in answers[2]
-
-
-def test_shellcheck_finds_nothing_in_the_boot_script(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.sh"
-    broken.write_text(BOOT_SCRIPT.read_text() + "\ncd $here && rm -rf $unknown/*\n")
-    shellcheck = Path(sys.executable).with_name("shellcheck")
-    answers = [
-        subprocess.run(
-            [shellcheck, "--shell=bash", path], capture_output=True, text=True, check=False
-        ).stdout
-        for path in (BOOT_SCRIPT, broken)
-    ]
-    assert answers[0] == ""
-    assert "SC2115" in answers[1] or "SC2086" in answers[1]
