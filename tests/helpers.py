@@ -97,12 +97,13 @@ def start(experiment: Path, out: Path, *arguments: str, **options: Any) -> subpr
     )
 
 
-def train(experiment: Path, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def train(experiment: Path | None, out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs ``python -m runtime train`` to its end, in this process: importing torch takes longer than a short run.
 
     It still starts subprocesses as usual.
     """
-    words = ["train", str(experiment), "--out", str(out), *arguments]
+    file = [] if experiment is None else [str(experiment)]
+    words = ["train", *file, "--out", str(out), *arguments]
     output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     with redirect_stdout(output), redirect_stderr(errors):
         try:

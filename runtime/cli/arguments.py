@@ -56,10 +56,18 @@ def add_parser(
     return parser
 
 
-def add_experiment(command: argparse.ArgumentParser) -> None:
-    """Adds the experiment file, and the option that changes it."""
+def add_experiment(command: argparse.ArgumentParser, *, unless: str = "") -> None:
+    """Adds the experiment file, and the option that changes it.
+
+    Args:
+        unless: When the file may be left out, in words; never if empty.
+    """
     command.add_argument(
-        "experiment", type=Path, metavar="EXPERIMENT.yaml", help="the experiment file"
+        "experiment",
+        type=Path,
+        nargs="?" if unless else None,
+        metavar="EXPERIMENT.yaml",
+        help=f"the experiment file{unless}",
     )
     command.add_argument(
         "--set",

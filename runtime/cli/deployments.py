@@ -228,7 +228,7 @@ def _name(options: argparse.Namespace) -> str:
         RunError: It is a run's directory, or cannot be the name of an experiment.
     """
     path = Path(options.experiment)
-    if (path / layout.CONFIG).exists() or layout.holds_seeds(path):
+    if (path / layout.CONFIG).exists() or layout.seeds_in(path):
         raise RunError(
             f"{options.experiment} is a run on this machine, and this command is about AWS. Ctrl-C stops a run here; "
             f"python -m runtime report {options.experiment} shows it"

@@ -15,7 +15,7 @@ from runtime.cli.arguments import say as print_line
 from runtime.errors import RunDirectoryError, RunError
 from runtime.experiment.explaining import required_keys
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.records.layout import default_directory, holds_seeds
+from runtime.records import layout
 from runtime.records.trust import load_trusted_experiment
 from runtime.show.display import RunDisplay, settings_text
 from runtime.show.end_text import file_lines, resume_lines, summary_lines
@@ -39,13 +39,13 @@ def add_command(commands: Any) -> None:
         examples=[
             "train experiments/hopper.yaml",
             "train experiments/hopper.yaml --set budget.usd=0.5 --set stop.max_rounds=20",
-            "train experiments/hopper.yaml --out runs/hopper --resume",
+            "train --out runs/hopper --resume",
             "train experiments/hopper.yaml --seeds 5 --out runs/five",
         ],
         exit_codes="0 finished, 1 failed while training, 2 refused before anything started, 130 interrupted by Ctrl-C, "
         "143 by SIGTERM, 129 by a closed terminal, 128 and its number by SIGUSR1, SIGUSR2 or SIGXCPU",
     )
-    add_experiment(train)
+    add_experiment(train, unless="; with --resume, may be left out for DIR's own config.yaml")
     train.add_argument(
         "--out",
         type=Path,
@@ -56,8 +56,8 @@ def add_command(commands: Any) -> None:
     train.add_argument(
         "--resume",
         action="store_true",
-        help="continue the run in DIR after its last finished round; starts afresh if there is none "
-        "(default: refuse a DIR that holds a run)",
+        help="continue the run or the seeds in DIR after the last finished round; given an experiment "
+        "file, starts afresh if there is none (default: refuse a DIR that holds a run)",
     )
     train.add_argument(
         "--seeds",
@@ -77,24 +77,19 @@ def add_command(commands: Any) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    if options.resume and options.out is None:
-        raise RunError("--resume: name the run's directory with --out DIR")
-    written = load_trusted_experiment(options.experiment, options.set, trust=options.trust)
+    file = _experiment_file(options)
+    written = load_trusted_experiment(file, options.set, trust=options.trust)
     experiment = written.resolved()
-    name = options.experiment.stem
-    out = options.out or default_directory(
+    name = file.stem if options.experiment else options.out.resolve().name
+    out = options.out or layout.default_directory(
         name, experiment, datetime.datetime.now(), has_seed=options.seeds is None
     )
-    if options.seeds is not None:
-        return _train_seeds(options, experiment, out, name)
-    if holds_seeds(out):
-        raise RunDirectoryError(
-            f"--out {out}: holds runs of several seeds; continue them with --seeds N --resume, or "
-            "name another"
-        )
+    count = options.seeds or layout.seeds_in(out)
+    if count:
+        return _train_seeds(options, experiment, out, name, count)
     wandb = _wandb(options)
     display = RunDisplay(experiment)
-    result = _train_run(options, experiment, out, display, wandb)
+    result = _train_run(options, experiment, out, display, wandb, name)
     with suppress(OSError):
         if result.had_ended:
             print(
@@ -106,12 +101,41 @@ def _train(options: argparse.Namespace) -> int:
     return result.exit_code
 
 
+def _experiment_file(options: argparse.Namespace) -> Path:
+    """Returns the experiment file, which a resumed run has itself.
+
+    Raises:
+        RunError: There is none, or the options do not say where the run is.
+    """
+    file: Path | None = options.experiment
+    if file is not None and file.is_dir():
+        raise RunError(
+            f"{file} is a directory; to continue the run there: train --out {file} --resume"
+        )
+    if options.resume and options.out is None:
+        raise RunError("--resume: name the run's directory: train --out DIR --resume")
+    if file is not None:
+        return file
+    if not options.resume:
+        raise RunError(
+            "name an experiment file: train EXPERIMENT.yaml; to continue a run without it: train --out DIR --resume"
+        )
+    file = options.out / layout.CONFIG
+    if not file.exists():
+        raise RunDirectoryError(
+            f"--resume: {options.out} has no {layout.CONFIG}, so no run to continue; to begin one there, name an "
+            f"experiment file: train EXPERIMENT.yaml --out {options.out} --resume"
+        )
+    return file
+
+
 def _train_run(
     options: argparse.Namespace,
     experiment: ResolvedExperiment,
     out: Path,
     display: RunDisplay,
     wandb: WandbLog | None,
+    name: str,
 ) -> RunResult:
     """Trains one run in ``out``, and closes its display."""
     from runtime.training.backends import make_backend
@@ -124,7 +148,7 @@ def _train_run(
             backend=make_backend(experiment),
             resume=options.resume,
             display=display,
-            name=options.experiment.stem,
+            name=name,
             wandb=wandb,
         )
     finally:
@@ -133,12 +157,13 @@ def _train_run(
 
 def _resume_command(options: argparse.Namespace, out: Path) -> str:
     """Returns the command that continues the run or the seeds in ``out``, to paste into the same shell."""
-    words = [word for change in options.set for word in ("--set", change)]
+    words = [str(options.experiment)] if options.experiment is not None else []
+    words += [word for change in options.set for word in ("--set", change)]
     words += ["--out", str(out)]
     words += ["--seeds", str(options.seeds)] if options.seeds is not None else []
     words += ["--wandb", options.wandb] if options.wandb is not None else []
     words += ["--trust"] if options.trust else []
-    return shlex.join([*options.launcher, "train", str(options.experiment), *words, "--resume"])
+    return shlex.join([*options.launcher, "train", *words, "--resume"])
 
 
 def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | None:
@@ -150,7 +175,7 @@ def _wandb(options: argparse.Namespace, group: str | None = None) -> WandbLog | 
 
 
 def _train_seeds(
-    options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str
+    options: argparse.Namespace, experiment: ResolvedExperiment, out: Path, name: str, count: int
 ) -> int:
     from runtime.show.report import try_to_write_report
     from runtime.show.seeds_table import table_lines
@@ -167,16 +192,16 @@ def _train_seeds(
         nonlocal introduction
         number = following.seed - experiment.seed + 1
         most = spent_of(following.budget.usd, experiment.budget.usd)
-        say(f"{introduction}\nseed {following.seed}, {number} of {options.seeds}: up to {most}\n")
+        say(f"{introduction}\nseed {following.seed}, {number} of {count}: up to {most}\n")
         introduction = ""
         display = RunDisplay(following, has_settings=False)
-        return _train_run(options, following, path, display, wandb)
+        return _train_run(options, following, path, display, wandb, name)
 
     result = train_seeds(
         experiment,
         out,
         train_one,
-        count=options.seeds,
+        count=count,
         resume=options.resume,
         say=say,
         name=name,

@@ -352,12 +352,25 @@ class Experiment(Section):
 
     def _yaml(self, **choice: Any) -> str:
         """Returns as YAML what `model_dump` chooses, without passwords."""
+        return yaml_text.dump(self._tree(**choice))
+
+    def _tree(self, **choice: Any) -> dict[str, Any]:
+        """Returns what `model_dump` chooses, without passwords."""
         from lambda_actor.cache import redacted
 
         tree = self.model_dump(mode="json", **choice)
         if url := tree.get("cache", {}).get("url"):
             tree["cache"]["url"] = redacted(url)
-        return yaml_text.dump(tree)
+        return tree
+
+    @property
+    def changeable(self) -> dict[str, Any]:
+        """Returns by dotted path the values that may change when a run is resumed, without passwords."""
+        return {
+            path: value
+            for path, value in leaves(self._tree())
+            if is_below(path, (*CHANGEABLE, KIND))
+        }
 
 
 def add_kind(path: str, chosen_by: str | None = None) -> str:
@@ -418,23 +431,31 @@ def unchangeable(experiment: Experiment) -> dict[str, Any]:
 
 
 def changes(new: Mapping[str, Any], old: Mapping[str, Any], where: str) -> list[str]:
-    """Returns in words which values differ, written as JSON; keys of ``environment.kwargs`` may differ as well.
+    """Returns in words which values differ, written as JSON.
 
     Args:
         new: Unchangeable values of the given experiment.
         old: Those of the earlier one.
         where: Where the earlier one is.
     """
+    return [
+        f"{path} is {now} now, {before} {where}"
+        for path, (before, now) in differing(new, old).items()
+    ]
+
+
+def differing(new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Returns the old and the new value, as JSON, wherever they differ; keys may differ as well."""
 
     def texts(values: Mapping[str, Any]) -> dict[str, str]:
         return {path: json.dumps(value, sort_keys=True) for path, value in values.items()}
 
     now, before = texts(new), texts(old)
-    return [
-        f"{path} is {now.get(path, 'missing')} now, {before.get(path, 'missing')} {where}"
+    return {
+        path: (before.get(path, "missing"), now.get(path, "missing"))
         for path in before | now
         if now.get(path) != before.get(path)
-    ]
+    }
 
 
 def is_below(path: str, sections: Iterable[str]) -> bool:

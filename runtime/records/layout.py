@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runtime.records.files import read_json_object
+
 if TYPE_CHECKING:
     from runtime.experiment.schema import Experiment
 
@@ -31,9 +33,6 @@ MPS = "mps"
 
 WANDB_ID, WANDB = "wandb.json", "wandb"
 """With ``--wandb``: the run's id there, and the folder of W&B's files."""
-
-SEEDS = "seeds.json"
-"""In the directory of several seeds."""
 
 ENDED, REFUSED = "ended.json", "refused.json"
 """In the results bucket: why a deployed run ended, and why a learner refused to start."""
@@ -92,6 +91,7 @@ def default_directory(
     return Path("runs") / f"{run_name(name, experiment, has_seed=has_seed)}-{begun:%Y%m%d-%H%M%S}"
 
 
-def holds_seeds(path: Path) -> bool:
-    """Returns whether ``path`` is a directory of several seeds."""
-    return (path / SEEDS).exists()
+def seeds_in(path: Path) -> int:
+    """Returns the number of seeds in a directory of several, by its summary; 0 if it is none."""
+    seeds = read_json_object(path / SUMMARY).get("seeds")
+    return len(seeds) if isinstance(seeds, list) else 0

@@ -97,7 +97,13 @@ def environment_code(experiment: Experiment) -> dict[str, Any]:
 def _stands_in_run(path: Path) -> bool:
     return path.name == layout.CONFIG and any(
         (path.parent / name).exists()
-        for name in (layout.ROUNDS, layout.EVENTS, layout.POLICY, layout.CHECKPOINTS)
+        for name in (
+            layout.ROUNDS,
+            layout.EVENTS,
+            layout.POLICY,
+            layout.CHECKPOINTS,
+            layout.SUMMARY,
+        )
     )
 
 

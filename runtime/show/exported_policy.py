@@ -76,7 +76,7 @@ def load_run_policy(
         ExperimentError: See `runtime.records.trust.load_trusted_experiment`.
         UnusableEnvironmentError: The environment cannot be made here.
     """
-    if layout.holds_seeds(directory):
+    if layout.seeds_in(directory):
         raise RunDirectoryError(
             f"{directory} holds several seeds: name one of its directories, seed-S"
         )

@@ -14,7 +14,7 @@ from runtime.errors import RunDirectoryError, RunError, without_credentials
 from runtime.experiment import yaml_text
 from runtime.experiment.schema import leaves
 from runtime.records import layout
-from runtime.records.files import json_object, whole_lines
+from runtime.records.files import json_object, read_json_object, whole_lines
 from runtime.records.rows import RoundRow
 from runtime.records.spent import Spent, spent_by_records
 
@@ -113,12 +113,12 @@ def differences(sides: Sequence[RecordedGroup]) -> dict[str, list[str]]:
 
 
 def _read_group(path: Path, name: str) -> RecordedGroup:
-    if not layout.holds_seeds(path):
+    count = layout.seeds_in(path)
+    if not count:
         return RecordedGroup(name, [_read_run(path, name)])
     folders = sorted(path.glob("seed-*"), key=lambda folder: (len(folder.name), folder.name))
     runs = [_read_run(folder, folder.name.replace("-", " ")) for folder in folders]
     problems: list[str] = []
-    count = len((_read(path / layout.SEEDS, _object, problems) or {}).get("seeds", ()))
     if len(runs) < count:
         problems.append(f"{count - len(runs)} of {count} seeds were not begun")
     return RecordedGroup(name, runs, problems)
@@ -137,10 +137,11 @@ def _read_run(path: Path, name: str) -> RecordedRun:
             f"{layout.SUMMARY} has {summary['rounds']} rounds, {layout.ROUNDS} has {len(rows)}"
         )
     text, settings = _read(path / layout.CONFIG, _settings, problems) or ("", {})
-    if layout.holds_seeds(path.parent):
+    if layout.seeds_in(path.parent):
         # Its own budget is only its share of the seeds' budget.
-        whole = _read(path.parent / layout.SUMMARY, _object, []) or {}
-        settings["budget.usd"] = str(whole.get("budget_usd", "–"))
+        settings["budget.usd"] = str(
+            read_json_object(path.parent / layout.SUMMARY).get("budget_usd", "–")
+        )
     ledger = _read(path / layout.LEDGER, _object, problems) or {}
     return RecordedRun(
         name,

@@ -14,6 +14,7 @@ from runtime.experiment.schema import (
     KIND,
     Experiment,
     changes,
+    differing,
     equal_updaters,
     unchangeable,
 )
@@ -46,8 +47,11 @@ def stored_experiment(directory: RunDirectory) -> Experiment:
 
 def check_same_experiment(
     experiment: Experiment, stored: Experiment, directory: RunDirectory
-) -> None:
+) -> dict[str, str]:
     """Checks that the run in the directory, with the ``stored`` experiment, belongs to this one.
+
+    Returns:
+        What has changed and may: the old and the new value by dotted path.
 
     Raises:
         RunDirectoryError: It belongs to another one.
@@ -62,6 +66,8 @@ def check_same_experiment(
             f"Only {', '.join(CHANGEABLE)} may change, and learner.kind between "
             f"{' and '.join(equal_updaters())}"
         )
+    changed_limits = differing(experiment.changeable, stored.changeable)
+    return {path: f"{before} -> {now}" for path, (before, now) in changed_limits.items()}
 
 
 def finished_summary(experiment: ResolvedExperiment, directory: Path) -> dict[str, Any] | None:

@@ -95,15 +95,18 @@ def train(
         directory = RunDirectory(out)
         stack.callback(directory.close)
         backend.fetch(directory)
+        if layout.seeds_in(out):
+            raise RunDirectoryError(f"--out {out}: holds runs of several seeds; name another")
         if directory.holds_run and not resume:
             raise RunDirectoryError(
                 f"--out {out}: holds a run already; continue it with --resume, or name another"
             )
         stored = stored_experiment(directory) if directory.holds_run else None
         facts = {}
+        changed: dict[str, str] = {}
         if stored is not None:
             fitted = fitted.learner.continued(fitted, stored)
-            check_same_experiment(fitted, stored, directory)
+            changed = check_same_experiment(fitted, stored, directory)
         finished = finished_summary(fitted, directory.path) if resume else None
         if wandb is not None:
             stack.callback(wandb.close)
@@ -119,7 +122,7 @@ def train(
             run = open_run(fitted, environment, directory, backend, stack)
             run.events.listen(display.event)
             training = _Training(run, made, signals)
-            training.begin(display, wandb, facts, is_resumption=resume)
+            training.begin(display, wandb, facts, changed, is_resumption=resume)
         except BaseException:
             # Close all that was opened, without interruption.
             signals.ignore()
@@ -166,6 +169,7 @@ class _Training:
         display: Display,
         wandb: WandbLog | None,
         facts: Mapping[str, str],
+        changed: Mapping[str, str],
         *,
         is_resumption: bool,
     ) -> None:
@@ -175,6 +179,7 @@ class _Training:
             display: Shows the run.
             wandb: Also shows it.
             facts: Facts for users besides the run's own.
+            changed: Settings that a resumption changes.
             is_resumption: Whether the run was to be resumed.
         """
         from runtime.learner.fast import why_off
@@ -193,7 +198,7 @@ class _Training:
         self._observers = [tensorboard, *shown, run.resources.elsewhere, display]
         remove(path / layout.SUMMARY)
         remove(path / layout.REPORT)
-        warnings = run.warnings
+        warnings = {**run.warnings, **changed}
         if slow := why_off():
             warnings["updates"] = f"they are slower than they could be: {slow}"
         facts = {**run.facts, **facts}

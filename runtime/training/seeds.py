@@ -14,16 +14,14 @@ from runtime.errors import (
     ExperimentError,
     RunDirectoryError,
     RunError,
-    one_line,
 )
 from runtime.experiment.resolved import ResolvedExperiment
-from runtime.experiment.schema import CHANGEABLE, changes, unchangeable
 from runtime.records import layout
 from runtime.records.files import read_json_object, remove, to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_in
 from runtime.show.estimates import CONFIDENCE, RESAMPLES, ended_by_itself, estimates
-from runtime.training.resume import finished_summary
+from runtime.training.resume import check_same_experiment, finished_summary, stored_experiment
 from runtime.training.run import RunResult
 
 TrainOne = Callable[[ResolvedExperiment, Path], RunResult]
@@ -91,7 +89,7 @@ def train_seeds(
     """
     runs = {seed: out / f"seed-{seed}" for seed in range(experiment.seed, experiment.seed + count)}
     directory = RunDirectory(out)
-    is_new = not layout.holds_seeds(out)
+    is_new = not directory.holds_run and not layout.seeds_in(out)
     result = RunResult({})
     has_trained = False
 
@@ -101,9 +99,11 @@ def train_seeds(
         return summary
 
     try:
-        _check_directory(directory, experiment, count, is_new=is_new, resume=resume)
-        document = {"seeds": list(runs), "experiment": unchangeable(experiment)}
-        write_atomically(out / layout.SEEDS, to_json(document))
+        changed = _check_directory(directory, experiment, count, resume=resume)
+        write_summary("unfinished")
+        write_atomically(out / layout.CONFIG, experiment.to_yaml().encode())
+        for key, values in changed.items():
+            say(f"! {key}: {values}")
         spent_usd = {seed: spent_in(path).most_usd for seed, path in runs.items()}
         for number, (seed, path) in enumerate(runs.items()):
             share_usd = fair_share_usd(
@@ -139,52 +139,39 @@ def train_seeds(
         return RunResult(summary, result.exit_code, result.error)
     finally:
         if is_new and not any(path.exists() for path in runs.values()):
-            remove(out / layout.SEEDS)
+            remove(out / layout.SUMMARY)
+            remove(out / layout.CONFIG)
         directory.close()
 
 
 def _check_directory(
-    directory: RunDirectory,
-    experiment: ResolvedExperiment,
-    count: int,
-    *,
-    is_new: bool,
-    resume: bool,
-) -> None:
-    """Checks that a directory is new, or holds seeds of this experiment to resume.
+    directory: RunDirectory, experiment: ResolvedExperiment, count: int, *, resume: bool
+) -> Mapping[str, str]:
+    """Checks that a directory is new, or holds seeds of this experiment to resume; returns what has changed and may.
 
     Raises:
         RunDirectoryError: It is not.
     """
     out = directory.path
-    if directory.holds_run:
-        raise RunDirectoryError(
-            f"--out {out}: holds a single run; name another directory for --seeds"
-        )
-    if is_new:
-        return
+    seeds_before = layout.seeds_in(out)
+    if not seeds_before:
+        if directory.holds_run:
+            raise RunDirectoryError(
+                f"--out {out}: holds a single run; name another directory for --seeds"
+            )
+        return {}
     if not resume:
         raise RunDirectoryError(
             f"--out {out}: holds runs of several seeds already; continue them with --resume, or name another"
-        )
-    path = out / layout.SEEDS
-    try:
-        document = read_json_object(path)
-        seeds_before = len(document["seeds"])
-        stored = dict(document["experiment"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunDirectoryError(
-            f"--resume: {path} cannot be read: {one_line(repr(error))}"
-        ) from None
-    if changed := changes(unchangeable(experiment), stored, "there"):
-        raise RunDirectoryError(
-            f"--resume: {out} was another experiment: {'; '.join(changed)}. "
-            f"Only {', '.join(CHANGEABLE)} may change"
         )
     if count < seeds_before:
         raise RunDirectoryError(
             f"--resume: {out} holds {seeds_before} seeds; allowed: --seeds from {seeds_before}"
         )
+    # A process that was killed before it wrote the file had trained nothing.
+    if not directory.holds_run:
+        return {}
+    return check_same_experiment(experiment, stored_experiment(directory), directory)
 
 
 def _summary(

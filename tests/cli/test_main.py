@@ -46,7 +46,14 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
     [
         ("explain scaler.actors_mim", " is not a known key; did you mean scaler.actors_min?"),
         ("explain extend", " is not a known key; did you mean extends?"),
-        ("train a.yaml --resume", "name the run's directory with --out DIR"),
+        ("train a.yaml --resume", "name the run's directory: train --out DIR --resume"),
+        ("train --resume", "name the run's directory: train --out DIR --resume"),
+        ("train --out runs/none", "to continue a run without it: train --out DIR --resume"),
+        ("train experiments", "continue the run there: train --out experiments --resume"),
+        (
+            "train --out runs/none --resume",
+            "to begin one there, name an experiment file: train EXPERIMENT.yaml --out runs/none --resume",
+        ),
         ("stop", "stop what? Name an experiment, or a stack with --stack NAME"),
         ("stop --stack Mine", "allowed: names that begin with Nitro"),
     ],

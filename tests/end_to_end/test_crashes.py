@@ -52,7 +52,7 @@ def test_kill_and_resume_gives_the_same_rounds(
     spent_before_usd = rounds(out)[-1]["spent_usd"]
     reserved = json.loads((out / "ledger.json").read_text())["budget"]["reserved"]
 
-    resumed = train(experiment, out, "--resume")
+    resumed = train(None, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert results_only(rounds(out)) == results_only(rounds(reference))
     assert summary(out)["spent_usd"] >= spent_before_usd
@@ -75,6 +75,21 @@ def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without
     assert (out / "policy.safetensors").read_bytes() == (
         reference / "policy.safetensors"
     ).read_bytes()
+
+
+def test_a_resumption_says_which_limits_it_changes(interrupted: Path) -> None:
+    changes = overrides(stop__max_rounds=6, stop__target_return=9999, cache__url="redis://:pw@here")
+    resumed = train(None, interrupted, "--resume", *changes, "--set", "cache.kind=none")
+    assert resumed.returncode == 0, resumed.stderr
+    assert [line for line in resumed.stdout.splitlines() if line.startswith("! ")] == [
+        '! cache.kind: "redis" -> "none"',
+        '! cache.url: null -> "redis://:***@here"',
+        "! stop.max_rounds: 5 -> 6",
+        "! stop.target_return: null -> 9999.0",
+    ]
+    assert len(rounds(interrupted)) == 6
+    assert train(None, interrupted, "--resume").returncode == 0, "its config.yaml has the changes"
+    assert len(rounds(interrupted)) == 6
 
 
 @pytest.mark.parametrize(

@@ -85,22 +85,24 @@ def test_seeds_that_were_interrupted_and_killed_end_as_if_they_had_not_been(
     kept = files(out / "seed-3")
     spent_usd = sum(rounds(out / f"seed-{seed}")[-1]["spent_usd"] for seed in (3, 4))
 
-    resumed = train(experiment, out, *TWO, "--resume", *SHORT)
+    resumed = train(None, out, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     for name in ("seed-3", "seed-4"):
         assert results_only(rounds(out / name)) == results_only(rounds(two / name))
     assert files(out / "seed-3") == kept, "a finished seed does not change"
     assert spent_usd <= summary(out)["spent_usd"] <= 1.0
     done = files(out)
-    assert train(experiment, out, *TWO, "--resume", *SHORT).returncode == 0
+    assert train(None, out, "--resume").returncode == 0
     assert files(out) == done, "if all are finished, nothing is done"
 
 
-def test_more_rounds_and_more_seeds_may_follow(two: Path, experiment: Path, tmp_path: Path) -> None:
+def test_more_rounds_and_more_seeds_may_follow(two: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(two, out)
-    resumed = train(experiment, out, "--seeds", "3", "--resume", *overrides(stop__max_rounds=3))
+    resumed = train(None, out, "--seeds", "3", "--resume", *overrides(stop__max_rounds=3))
     assert resumed.returncode == 0, resumed.stderr
+    changed, begun = "! stop.max_rounds: 2 -> 3\n", "seed 3, 1 of 3"
+    assert resumed.stdout.index(changed) < resumed.stdout.index(begun)
     assert [len(rounds(out / f"seed-{seed}")) for seed in (3, 4, 5)] == [3, 3, 3]
     assert results_only(rounds(out / "seed-3"))[:2] == results_only(rounds(two / "seed-3"))
 
@@ -117,8 +119,8 @@ def test_what_cannot_be_shared_or_mixed_is_refused_and_changes_nothing(
             "share budget.usd = 0.01; for seed 3, budget.usd = 1e-05",
         ),
         (two, ["--seeds", "1", "--resume"], "holds 2 seeds; allowed: --seeds from 2"),
-        (two, [*TWO, "--resume", *other], "actor.fragment_steps is 32 now, 64 there"),
-        (two, ["--resume"], "holds runs of several seeds; continue them with --seeds N --resume"),
+        (two, [*TWO, "--resume", *other], "actor.fragment_steps is 32 now, 64 in the run"),
+        (two, [], "holds runs of several seeds already; continue them with --resume"),
         (two, [*TWO], "holds runs of several seeds already; continue them with --resume"),
         (reference, [*TWO, "--resume"], "holds a single run; name another directory for --seeds"),
     ):

@@ -49,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.param(lambda run: main(["evaluate", str(run)]), id="evaluate"),
         pytest.param(lambda run: main(["export", str(run), "--onnx", "policy.onnx"]), id="export"),
         pytest.param(
-            lambda run: main(["train", str(run / "config.yaml"), "--out", str(run), "--resume"]),
+            lambda run: main(["train", "--out", str(run), "--resume"]),
             id="train",
         ),
         pytest.param(load_policy, id="load_policy"),
@@ -94,20 +94,20 @@ def test_code_of_a_run_that_the_user_trusts_or_made_is(run: Path, is_downloaded:
     assert Path("imported").exists()
 
 
-@pytest.mark.parametrize("is_downloaded", [True, False])
+@pytest.mark.parametrize("kind", ["downloaded run", "run", "seeds"])
 def test_callbacks_are_called_of_the_users_own_file_only(
-    run: Path, is_downloaded: bool, capsys: pytest.CaptureFixture[str]
+    run: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if not is_downloaded:
+    if kind != "downloaded run":
         (run / ".download.json").unlink()
-        (run / "rounds.jsonl").touch()
+        (run / ("rounds.jsonl" if kind == "run" else "summary.json")).write_text('{"seeds": [{}]}')
     own = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1"}}
     own["callbacks"] = [HOSTILE]
     (run / "config.yaml").write_text(yaml.safe_dump(own))
-    resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
+    resume = ["train", "--out", str(run), "--resume"]
     assert main(resume) == 2
-    kind = "downloaded run" if is_downloaded else "run"
-    assert f"callbacks = ['hostile_download:make'] of a {kind} is code" in capsys.readouterr().err
+    words = "callbacks = ['hostile_download:make'] of a " + kind.replace("seeds", "run")
+    assert words in capsys.readouterr().err
     assert not Path("imported").exists()
     assert main([*resume, "--trust"]) == 2
     assert "hostile_download:make cannot be made with {}: AttributeError" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_no_runs_kinds_are_imported(
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
     if not is_downloaded:
         (run / ".download.json").unlink()
-    resume = ["train", str(run / "config.yaml"), "--out", str(run), "--resume"]
+    resume = ["train", "--out", str(run), "--resume"]
     for words in (["evaluate", str(run)], ["export", str(run), "--onnx", "policy.onnx"], resume):
         assert main(words) == 2
         assert f"{section}.kind = {KIND!r} of a run is code" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_another_shape_or_type_is_refused_with_what_is_expected(tmp_path: Path) 
 
 def test_what_is_no_policy_of_the_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "seeds").mkdir()
-    (tmp_path / "seeds" / "seeds.json").write_text("{}")
+    (tmp_path / "seeds" / "summary.json").write_text('{"seeds": [{}]}')
     make_run(tmp_path / "hopper", "Hopper-v5")
     make_run(tmp_path / "cart", "CartPole-v1")
     config = tmp_path / "hopper" / "config.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,10 +49,9 @@ def test_damage_is_told(tmp_path: Path, damage: Callable[[Path], object], told: 
 
 
 def test_seeds_of_a_directory_have_its_budget_and_those_to_come_are_told(tmp_path: Path) -> None:
-    path = some_seeds(tmp_path / "three", 3)
-    (path / "summary.json").write_text('{"budget_usd": 9.0}')
+    path = some_seeds(tmp_path / "four", 4)
+    shutil.rmtree(path / "seed-3")
     (path / "seed-1").rename(path / "seed-10")
-    (path / "seeds.json").write_text('{"seeds": [0, 2, 10, 11]}')
     [group] = read_groups([path])
     assert [run.name for run in group.runs] == ["seed 0", "seed 2", "seed 10"]
     assert {run.settings["budget.usd"] for run in group.runs} == {"9.0"}
