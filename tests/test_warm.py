@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.fleet import ACTOR_VARIABLES
 from tests import warm
-from tests.conftest import ALONE, LONGEST, SYNTHESIZING
+from tests.conftest import LONGEST, SYNTHESIZING
 from tests.helpers import ROOT
 
 
@@ -15,5 +15,5 @@ def test_what_plays_environments_is_forked_and_what_hashes_otherwise_is_not() ->
 
 
 def test_the_files_that_begin_first_exist() -> None:
-    for name in (*LONGEST, *SYNTHESIZING, *ALONE):
+    for name in (*LONGEST, *SYNTHESIZING):
         assert (ROOT / "tests" / name).exists(), name
