@@ -52,7 +52,9 @@ class TriedEnvironment:
         state_problem: Why another process cannot continue an episode from its state; "" if it can.
         difference: How an episode differed when it was replayed; "" if seed and actions alone determine it.
         single_because: Why no second one can exist on a machine; "" if one can.
-        step_s: Seconds of a step, with a random policy, resets and reports of the trial.
+        step_s: Seconds of a step as they are billed, CPU and waits, with a random policy, resets and reports of the
+            trial.
+        wait_s: Those of them in which it waits.
         make_s: Seconds until it was imported and made, with the start of its process.
     """
 
@@ -68,6 +70,7 @@ class TriedEnvironment:
     difference: str = ""
     single_because: str = ""
     step_s: float = 0.0
+    wait_s: float = 0.0
     make_s: float = 0.0
 
     @property

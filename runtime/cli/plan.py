@@ -13,7 +13,7 @@ from runtime.cli.arguments import add_experiment, add_parser, say
 from runtime.errors import ExperimentError, RunError
 from runtime.records.files import check_place
 from runtime.records.trust import load_trusted_experiment
-from runtime.show.terminal import duration
+from runtime.show.terminal import duration, short_time
 
 if TYPE_CHECKING:
     from runtime.cli.plan_prediction import MeasuredWork, Prediction
@@ -122,7 +122,7 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     for size in sizes:
         say(
             f"{'*' if size.changes['actor']['memory_mib'] == best else ' '} {size.name:>9}  "
-            f"{_short_time(size.actor_s):>9}  {100 * size.actor_usd:11.6f}  {duration(size.seconds):>13}  "
+            f"{short_time(size.actor_s):>9}  {100 * size.actor_usd:11.6f}  {duration(size.seconds):>13}  "
             f"{size.usd:7.4f}"
         )
     say(
@@ -143,20 +143,12 @@ def best_memory(sizes: Sequence[Prediction], own_mib: int) -> tuple[int, str]:
 
 
 def _work_text(work: MeasuredWork) -> str:
-    waits = f" of CPU and {_short_time(work.wait_s)} of waiting" if work.wait_s else ""
+    waits = f" of CPU and {short_time(work.wait_s)} of waiting" if work.wait_s else ""
     waits = " of CPU and an unknown time of waiting" if work.has_unknown_waits else waits
     return (
-        f"a step {_short_time(work.step_s)}{waits}, its training {_short_time(work.sample_s)}, a cold start "
-        f"{_short_time(work.make_s)}, an actor's peak memory {work.actor_mib} MiB"
+        f"a step {short_time(work.step_s)}{waits}, its training {short_time(work.sample_s)}, a cold start "
+        f"{short_time(work.make_s)}, an actor's peak memory {work.actor_mib} MiB"
     )
-
-
-def _short_time(seconds: float) -> str:
-    """Returns a time with three digits, in the unit that needs no exponent."""
-    for factor, unit in ((1e6, "us"), (1e3, "ms")):
-        if seconds * factor < 999.5:  # rounds to three digits
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def _folded(text: str) -> str:

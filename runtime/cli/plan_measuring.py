@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,18 +61,27 @@ class _Watch(Callback):
 
 
 def _peak_mib() -> int:
-    """Returns the peak memory of the largest actor process of this one, MiB; 0 without ``/proc``."""
-    peaks_kib = [0]
+    """Returns the peak memory of the largest actor, with the programs that it started, MiB; 0 without ``/proc``."""
+    peaks_kib = dict[int, int]()
+    children = defaultdict[int, list[int]](list)
+    guards = list[int]()
     for process in Path("/proc").glob("[0-9]*"):
         # Other programs' processes end meanwhile, or may not be read.
         with suppress(OSError):
             status = dict(
                 line.split(":", 1) for line in (process / "status").read_text().splitlines()
             )
-            is_ours = int(status["PPid"]) == os.getpid() and "VmHWM" in status
-            if is_ours and b"runtime.fleet.actor_process" in (process / "cmdline").read_bytes():
-                peaks_kib.append(int(status["VmHWM"].split()[0]))
-    return math.ceil(max(peaks_kib) / 1024)
+            process_id, parent_id = int(process.name), int(status["PPid"])
+            peaks_kib[process_id] = int(status.get("VmHWM", "0").split()[0])
+            children[parent_id].append(process_id)
+            is_actor = b"runtime.fleet.actor_process" in (process / "cmdline").read_bytes()
+            if is_actor and parent_id == os.getpid():
+                guards.append(process_id)
+
+    def below_kib(process_id: int) -> int:
+        return sum(peaks_kib[child] + below_kib(child) for child in children[process_id])
+
+    return math.ceil(max(map(below_kib, guards), default=0) / 1024)
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,8 @@ class MeasuredRounds:
 
     Attributes:
         rows: The rounds, without the first.
-        actor_mib: Peak memory of the largest actor process, MiB; 0 if the system does not tell.
+        actor_mib: Peak memory of the largest actor, with the programs that it started, MiB; 0 if the system does not
+            tell.
     """
 
     rows: list[RoundRow]

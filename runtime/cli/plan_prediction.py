@@ -42,12 +42,12 @@ class MeasuredWork:
     """Measured work of an experiment.
 
     Attributes:
-        step_s: CPU seconds of an actor's step.
+        step_s: CPU seconds of an actor's step, replayed ones among them.
         wait_s: Seconds that it waits for something other than a CPU.
         sample_s: Seconds of a round without its actors, for each step trained on.
         detect_s: Seconds of detection, while actors play.
         make_s: Seconds of an actor's cold start.
-        actor_mib: Peak memory of an actor process, MiB.
+        actor_mib: Peak memory of an actor with the programs that it started, MiB.
         has_unknown_waits: Whether actors may have waited, for an unknown time.
     """
 
@@ -63,11 +63,16 @@ class MeasuredWork:
 def work_of(measured: MeasuredRounds, fragment_steps: int, make_s: float) -> MeasuredWork:
     """Returns the work of measured rounds, whose actors played ``fragment_steps`` each, one at a time."""
     rows = measured.rows
+    steps = [fragment_steps + (row.replayed_steps or 0) / row.actors_billed for row in rows]
     # Medians, as the last round also waits for an evaluation.
     return MeasuredWork(
-        step_s=median(row.actor_cpu_s_mean or 0.0 for row in rows) / fragment_steps,
-        wait_s=median((row.actors_waited_s or 0.0) / row.actors_billed for row in rows)
-        / fragment_steps,
+        step_s=median(
+            (row.actor_cpu_s_mean or 0.0) / count for row, count in zip(rows, steps, strict=True)
+        ),
+        wait_s=median(
+            (row.actors_waited_s or 0.0) / row.actors_billed / count
+            for row, count in zip(rows, steps, strict=True)
+        ),
         sample_s=median((row.round_s - row.collect_s) / row.env_steps for row in rows),
         detect_s=median(row.detect_s or 0.0 for row in rows),
         make_s=make_s,
@@ -177,7 +182,9 @@ def predict(
     )
     rounds, actors = rounds_of(experiment)
     share = 1.0 if is_local else vcpu_share(actor.memory_mib)
-    actor_s = actor.fragment_steps * (work.step_s / share + work.wait_s)
+    # A process here mostly still has the episode that its actor continues.
+    replayed_steps = 0.0 if is_local else experiment.trial.replayed_steps(actor.fragment_steps)
+    actor_s = (actor.fragment_steps + replayed_steps) * (work.step_s / share + work.wait_s)
     # Functions play at the same time, and a process one actor after the other.
     turns = math.ceil(actors / experiment.fleet.processes) if is_local else 1
     collect_s = max(turns * actor_s + INVOKE_S * (not is_local), work.detect_s)

@@ -24,6 +24,7 @@ from runtime.experiment.section import Field, Section
 
 VECTOR_MAX = 16
 """Most environments in lockstep; more save little."""
+_SLOW_STEP_S = 0.002
 _GAME = re.compile(r"ALE/|\w+(?:NoFrameskip|Deterministic)-v\d+$")
 """Registered names of Arcade Learning Environment games."""
 
@@ -37,7 +38,8 @@ class TrialFacts:
             because its earlier episodes affect it; "" if they are saved, or never continued.
         replay_steps_max: The most steps that an actor replays.
         dropped_because: Why the unfinished episode at the end of a fragment is dropped; "" if it is not.
-        step_s: Seconds of a step.
+        step_s: Seconds of a step, CPU and waits.
+        wait_s: Those of them in which it waits.
         make_s: Seconds until it was imported and made.
     """
 
@@ -45,7 +47,23 @@ class TrialFacts:
     replay_steps_max: int = 0
     dropped_because: str = ""
     step_s: float = 0.0
+    wait_s: float = 0.0
     make_s: float = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a policy's share of a step's time is negligible."""
+        return self.step_s >= _SLOW_STEP_S
+
+    def replayed_steps(self, fragment_steps: int) -> float:
+        """Returns how many steps an actor replays first, on average, if all episodes last until their limit.
+
+        Fragments then begin at multiples of their common divisor, at each equally often.
+        """
+        if not self.replay:
+            return 0.0
+        limit = self.replay_steps_max + 1
+        return (limit - math.gcd(limit, fragment_steps)) / 2
 
 
 class ResolvedEnvironment(EnvironmentSection):

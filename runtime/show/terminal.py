@@ -44,6 +44,14 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def short_time(seconds: float) -> str:
+    """Returns a time with three digits, in the unit that needs no exponent."""
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 999.5:  # rounds to three digits
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun: ``1 actor``, ``2 actors``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

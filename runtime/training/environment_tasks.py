@@ -12,6 +12,7 @@ import numpy as np
 
 from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
+from lambda_actor.waiting import waits
 from runtime import machine
 from runtime.training.environment_process import MAKING
 from runtime.training.evaluation import Evaluator
@@ -47,11 +48,17 @@ class EnvironmentTasks:
         return trial.facts(environment) | {"spaces": dataclasses.asdict(environment.spaces)}
 
     def play(self, steps: int) -> dict[str, Any]:
-        """Plays, measures the seconds of a step, and keeps the environment, as an actor would."""
-        self._playing, began_s = self._make(), time.monotonic()
-        played = trial.play(self._playing, self._make, steps=steps)
-        seconds = time.monotonic() - began_s
-        return played | {"step_s": seconds / max(1, _Reporting.steps_total)}
+        """Plays, measures the seconds of a step as `lambda_actor.waiting` does, and keeps the environment."""
+        self._playing = self._make()
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
+        with waits.counted():
+            played = trial.play(self._playing, self._make, steps=steps)
+        wall_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+        waited_s = waits.take()
+        if waited_s is None:
+            waited_s = wall_s - cpu_s
+        steps = max(1, _Reporting.steps_total)
+        return played | {"step_s": (cpu_s + waited_s) / steps, "wait_s": waited_s / steps}
 
     def go_on(self, **played: Any) -> dict[str, str]:
         """Continues the episode of another process."""

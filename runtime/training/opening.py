@@ -21,6 +21,7 @@ from runtime.records.observers import Display, Observer
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_by_records
+from runtime.show.terminal import counted, short_time
 
 if TYPE_CHECKING:
     from runtime.experiment.resolved import ResolvedExperiment
@@ -29,8 +30,6 @@ HERE = "local"
 """The basis of dollars that nobody bills."""
 STANDING_USD_MIN = 5e-5
 """Smaller idle costs are billed without an event, since they are shown as 0.0000."""
-SLOW_STEP_S = 0.002
-"""From this on, a simulator may spend its time waiting."""
 _ROUNDING_USD = 1e-10
 """Smaller differences between records are no money."""
 
@@ -243,20 +242,35 @@ class Run(Opening):
                 "Not rescaled. A new policy's are about -1 to 1; if good ones are far from that, rescale them with a "
                 "gymnasium.ActionWrapper in environment.wrappers"
             )
-        step_s, processes = self.experiment.trial.step_s, self.experiment.fleet.processes or 1
-        actors = self.experiment.scaler.most_actors
+        trial = self.experiment.trial
         is_local = self.experiment.fleet.kind == "local" and not self.experiment.learner.has_actors
-        if is_local and processes < actors and step_s >= SLOW_STEP_S:
-            facts["processes"] = (
-                f"A step takes {1000 * step_s:.0f} ms, and fleet.processes = {processes} play {actors} actors. If the "
-                f"simulator waits rather than computes, more are faster: --set fleet.processes={actors}"
-            )
-        if self.experiment.trial.replay:
+        if is_local and trial.is_slow:
+            facts["processes"] = self._processes
+        if replayed_steps := trial.replayed_steps(self.experiment.actor.fragment_steps):
             facts["episodes"] = (
-                "If the end of a fragment cuts an episode, the next actor first replays it from its start. "
-                "A longer actor.fragment_steps replays less"
+                "The end of a fragment cuts episodes. Another process that continues one first replays it: "
+                f"{replayed_steps:,.0f} steps on average, if all last until their limit of "
+                f"{trial.replay_steps_max + 1:,}. A longer actor.fragment_steps replays less"
             )
         return facts
+
+    @property
+    def _processes(self) -> str:
+        """Says how many environments of a slow simulator exist at once, and whether more would be faster."""
+        trial, actors = self.experiment.trial, self.experiment.scaler.most_actors
+        processes = self.experiment.fleet.processes or 1
+        environments = counted(processes * self.experiment.environment.vector, "environment")
+        text = (
+            f"A step takes {short_time(trial.step_s)}. fleet.processes = {processes} play {actors} actors in "
+            f"{environments}"
+        )
+        if self.experiment.evaluation.every_rounds:
+            text += ", and evaluations have one more"
+        if trial.wait_s > trial.step_s / 2 and processes < actors:
+            text += (
+                f". The simulator mostly waits, so more are faster: --set fleet.processes={actors}"
+            )
+        return text
 
     @property
     def warnings(self) -> dict[str, str]:

@@ -109,16 +109,20 @@ def fit(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Resolv
     """
     fitted = experiment.fitted(environment.spaces, preprocessing=environment.preprocessing)
     fitted = fitted.model_copy(update={"trial": _facts(fitted, environment)})
-    if environment.single_because and fitted.fleet.kind == "local":
-        if (
-            fitted.fleet.processes > 1
-            or fitted.evaluation.every_rounds
-            or fitted.learner.has_actors
-        ):
-            raise ExperimentError(
-                f"{environment.single_because}, while another one exists; allowed: fleet.processes = 1 and "
-                "evaluation.every_rounds = 0, or an environment that shares no port or file with others"
-            )
+    is_single = bool(environment.single_because) and fitted.fleet.kind == "local"
+    has_several = (
+        fitted.fleet.processes > 1 or fitted.evaluation.every_rounds or fitted.learner.has_actors
+    )
+    if is_single and has_several:
+        raise ExperimentError(
+            f"{environment.single_because}, while another one exists; allowed: fleet.processes = 1 and "
+            "evaluation.every_rounds = 0, or an environment that shares no port or file with others"
+        )
+    # In lock-step, each process has several environments. That saves time of the policy, and replays.
+    gains_nothing = fitted.trial.is_slow and not fitted.trial.replayed_steps(
+        fitted.actor.fragment_steps
+    )
+    if is_single or (gains_nothing and not fitted.learner.has_actors):
         alone = with_values(fitted.environment, vector=1)
         fitted = fitted.model_copy(update={"environment": alone})
     if fitted.learner.has_actors:
@@ -165,7 +169,9 @@ def _facts(experiment: ResolvedExperiment, environment: TriedEnvironment) -> Tri
     Raises:
         ExperimentError: They cannot be continued, and may be longer than a fragment.
     """
-    found = TrialFacts(step_s=environment.step_s, make_s=environment.make_s)
+    found = TrialFacts(
+        step_s=environment.step_s, wait_s=environment.wait_s, make_s=environment.make_s
+    )
     if experiment.environment.truncate_at_fragment:
         return found
     try:

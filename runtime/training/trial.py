@@ -99,7 +99,7 @@ def try_environment(
         make_s = clock() - began_s
         try:
             played = ask(here, "play", steps=min(fragment_steps, _STEPS_MAX))
-            step_s = played.pop("step_s")
+            speed = {name: played.pop(name) for name in ("step_s", "wait_s")}
             try:
                 _ask(elsewhere, clock, _NOTICE_S + _SLOWER * make_s, "make")
             except TaskError as error:
@@ -113,7 +113,7 @@ def try_environment(
             raise ExperimentError(str(error)) from None
     known["spaces"] = Spaces.from_json(known["spaces"])
     tried = trial.conclude(known, played, differs | single)
-    return dataclasses.replace(tried, step_s=step_s, make_s=make_s)
+    return dataclasses.replace(tried, **speed, make_s=make_s)
 
 
 def _try_batched(environment_id: str, start: Callable[[], EnvironmentProcess]) -> TriedEnvironment:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import subprocess
+import sys
 import threading
 import time
 from multiprocessing.shared_memory import SharedMemory
@@ -19,6 +20,8 @@ import numpy as np
 from tests.environments import Counter
 
 FOREVER_S = 9000
+CROWDED_S = 0.005
+COMPANION_MIB = 150
 
 
 def make(kind: str, episode_steps: int = 50, **kwargs: object) -> gymnasium.Env:
@@ -55,9 +58,11 @@ class Licence(Counter):
         self.raises_at = raises_at
         self.folder, self.name = Path(folder), f"{os.getpid()}-{self.taken}"
         (self.folder / f"taken-{self.name}").touch()
+        with open(self.folder / "counts", "a") as counts:
+            print(len([*self.folder.glob("taken-*")]), file=counts)
 
     def step(self, action):
-        time.sleep(0.002)
+        time.sleep(0.003)
         if self.count == self.raises_at and not (self.folder / "raised").exists():
             (self.folder / "raised").touch()
             raise RuntimeError("the motor is on fire")
@@ -65,6 +70,35 @@ class Licence(Counter):
 
     def close(self):
         (self.folder / f"taken-{self.name}").rename(self.folder / f"returned-{self.name}")
+
+
+class Crowded(Counter):
+    """Computes for `CROWDED_S` in each step, on a core that a program of its own keeps busy."""
+
+    def __init__(self, episode_steps: int | None) -> None:
+        super().__init__(episode_steps)
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        subprocess.Popen(["sh", "-c", "while :; do :; done"])
+
+    def step(self, action):
+        end_s = time.process_time() + CROWDED_S
+        while time.process_time() < end_s:
+            pass
+        return super().step(action)
+
+
+class Companion(Counter):
+    """Starts a program that needs `COMPANION_MIB` of memory."""
+
+    def __init__(self, episode_steps: int | None) -> None:
+        super().__init__(episode_steps)
+        text = f"held = b'x' * ({COMPANION_MIB} << 20); print(flush=True); import time; time.sleep({FOREVER_S})"
+        self.program = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+        assert self.program.stdout is not None
+        self.program.stdout.readline()
+
+    def close(self):
+        self.program.kill()
 
 
 class Descriptors(Counter):

@@ -16,7 +16,6 @@ from runtime.training.preflight import preflight
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
-    events,
     is_alive,
     overrides,
     pendulum_file,
@@ -123,9 +122,29 @@ def test_a_run_closes_every_environment_also_those_that_play_or_have_raised(
     )
     ended = train(experiment, tmp_path / "run")
     assert ended.returncode == 0, ended.stderr
-    assert events(tmp_path / "run", "actor_replaced")
+    # By an actor or, if that was faster, by the evaluation.
+    assert (tmp_path / "raised").exists()
     assert len([*tmp_path.glob("returned-*")]) >= fewest
     assert [*tmp_path.glob("taken-*")] == []
+
+
+def test_a_slow_simulator_exists_once_in_a_process_and_for_evaluation_if_fragments_hold_episodes(
+    tmp_path: Path,
+) -> None:
+    kwargs = {"kind": "Licence", "folder": str(tmp_path), "episode_steps": 20}
+    experiment = pendulum_file(
+        tmp_path,
+        environment={"id": ENVIRONMENT, "kwargs": kwargs},
+        actor={"fragment_steps": 20},
+        scaler={"kind": "fixed", "actors_fixed": 4},
+        evaluation={"every_rounds": 1, "episodes": 1},
+        stop={"max_rounds": 3},
+    )
+    ended = train(experiment, tmp_path / "run")
+    words = " ms. fleet.processes = 1 play 4 actors in 1 environment, and evaluations have one more"
+    assert words in ended.stdout and "\nepisodes: " not in ended.stdout
+    counts = [int(line) for line in (tmp_path / "counts").read_text().splitlines()]
+    assert (ended.returncode, max(counts)) == (0, 2), ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def test_limits_without_effect_actions_without_bounds_and_slow_steps_are_mention
     )
     assert "\nactions: Not rescaled. A new policy's are about -1 to 1; " in ended.stdout
     assert re.search(
-        r"\nprocesses: A step takes \d+ ms, and fleet.processes = 1 play 2 actors. .* --set fleet.processes=2\n",
+        r"\nprocesses: A step takes [\d.]+ ms. fleet.processes = 1 play 2 actors in 2 environments. The simulator "
+        r"mostly waits, so more are faster: --set fleet.processes=2\n",
         ended.stdout,
     )
 

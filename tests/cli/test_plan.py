@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,13 @@ from runtime.cli.plan_prediction import (
     memories,
     predict_all,
     ways,
+    work_of,
 )
 from runtime.experiment.loading import load_experiment
 from runtime.money.estimate import rounds_of
 from runtime.money.prices import PRICES
 from runtime.training.trial import try_environment
+from tests.cases.simulators import COMPANION_MIB
 from tests.helpers import ROOT
 
 HOPPER = ROOT / "experiments" / "hopper-fixed.yaml"
@@ -36,6 +39,16 @@ learner: {device: cpu, threads: 1}
 budget: {usd: 0.000001}
 stop: {max_rounds: 20}
 """
+ROW = {
+    "actor_cpu_s_mean": 0.0256,
+    "actors_waited_s": 0.0,
+    "actors_billed": 2,
+    "replayed_steps": None,
+    "round_s": 1.0,
+    "collect_s": 0.5,
+    "env_steps": 2048,
+    "detect_s": None,
+}
 WORK = MeasuredWork(step_s=1e-3, wait_s=0.0, sample_s=1e-4, detect_s=0.0, make_s=0.4, actor_mib=80)
 Predict = Callable[..., dict[str, Prediction]]
 
@@ -45,11 +58,16 @@ def predicted() -> Predict:
     """Predicts ways, or memory sizes, of the fixed Hopper with changes, by name."""
     environment = try_environment("Hopper-v5", "none")
 
-    def predict(*changes: str, of_memories: bool = False, **work: float) -> dict[str, Prediction]:
+    def predict(
+        *changes: str, of_memories: bool = False, replays: bool = False, **work: float
+    ) -> dict[str, Prediction]:
         base = load_experiment(HOPPER, ["cache.kind=none", "stop.max_rounds=100", *changes])
+        tried = environment
+        if replays:
+            tried = replace(environment, cannot_save_reason="it has no state", replay="reset")
         deployed, measured = base.resolved(is_deployed=True), MeasuredWork(**{**vars(WORK), **work})
         chosen = memories(deployed, measured.actor_mib) if of_memories else ways(deployed)
-        found = predict_all(base, chosen, measured, environment, PRICES)
+        found = predict_all(base, chosen, measured, tried, PRICES)
         return {one.name: one for one in found}
 
     return predict
@@ -109,6 +127,25 @@ def test_time_and_dollars_follow_from_the_measured_seconds(predicted: Predict) -
     assert alone.seconds - alone.start_s == pytest.approx(100 * (4 * 256 * 3e-3 + 8 * 256 * 1e-4))
     slow = predicted(wait_s=2e-3, detect_s=60.0)["the file as it is"]
     assert slow.seconds - own.seconds == pytest.approx(100 * (60 - 0.02 - actor_s))
+
+
+def test_functions_replay_what_fragments_cut_and_a_measured_step_is_one_of_all_played(
+    predicted: Predict,
+) -> None:
+    """Episodes have 1,000 steps: fragments of 256 begin at multiples of 8, those of 64 also, and those of 32 too."""
+    saved, replayed = predicted(), predicted(replays=True)
+    for name, steps in {"the file as it is": 256, "functions: 64 actors x 32 steps": 32}.items():
+        factor = (steps + (1000 - 8) / 2) / steps
+        assert replayed[name].actor_s == pytest.approx(factor * saved[name].actor_s)
+    on_instance = "all on one c7i.large"
+    assert replayed[on_instance].actor_s == saved[on_instance].actor_s
+    rows: list[Any] = [
+        SimpleNamespace(
+            **{**ROW, "actor_cpu_s_mean": 0.256 + 1e-3 * count, "replayed_steps": 2 * count}
+        )
+        for count in (0, 80, 500)
+    ]
+    assert work_of(MeasuredRounds(rows, 80), 256, 0.4).step_s == pytest.approx(1e-3)
 
 
 def test_warm_actors_cost_more_and_start_at_once(predicted: Predict) -> None:
@@ -171,10 +208,12 @@ def test_a_measurement_that_takes_long_ends_after_the_first_round_that_counts(
 ) -> None:
     monkeypatch.setattr("runtime.cli.plan_measuring.PATIENCE_S", 0.0)
     (tmp_path / "cart.yaml").write_text(CART)
-    experiment = load_experiment(tmp_path / "cart.yaml", ["budget.usd=1"]).resolved()
+    environment = "environment={id: 'tests.cases.simulators:make', kwargs: {kind: Companion}}"
+    changes = [environment, "budget.usd=1", "scaler.actors_fixed=1", "scaler.actors_min=1"]
+    experiment = load_experiment(tmp_path / "cart.yaml", changes).resolved()
     measured = measure(experiment, lambda _: None)
     assert [row.round_index for row in measured.rows] == [2]
-    assert 20 < measured.actor_mib < 1000
+    assert 40 < measured.actor_mib - COMPANION_MIB < 400
 
 
 @pytest.mark.parametrize(
@@ -211,15 +250,7 @@ def test_what_cannot_be_planned_or_written_is_told_in_a_line(
 def test_waits_are_told_and_a_gpu_that_was_measured_is_predicted(
     monkeypatch: Any, capsys: Any, waited_s: float | None, words: list[str], best: int
 ) -> None:
-    row: Any = SimpleNamespace(
-        actor_cpu_s_mean=0.0256,
-        actors_waited_s=waited_s,
-        actors_billed=2,
-        round_s=1.0,
-        collect_s=0.5,
-        env_steps=2048,
-        detect_s=None,
-    )
+    row: Any = SimpleNamespace(**{**ROW, "actors_waited_s": waited_s})
     monkeypatch.setattr("runtime.cli.plan_measuring.measure", lambda *_: MeasuredRounds([row], 80))
     monkeypatch.setattr("runtime.learner.device_of", lambda _: "cuda")
     output = run(capsys, str(HOPPER), "--set", "learner.instance_types=[g5.xlarge]")

@@ -20,6 +20,7 @@ from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.training.preflight import preflight
 from runtime.training.trial import try_environment
+from tests.cases.simulators import CROWDED_S
 from tests.environments import Counter, StatefulCounter
 from tests.helpers import (
     is_alive,
@@ -221,6 +222,13 @@ def test_an_environment_that_is_not_deterministic_is_found_out(
     assert re.search(problem, tried.problem) and re.search(warning, found)
 
 
+def test_a_step_takes_what_is_billed_whatever_else_the_machine_does() -> None:
+    options = {"kwargs": {"kind": "Crowded"}}
+    tried = try_environment("tests.cases.simulators:make", options=options, fragment_steps=8)
+    assert CROWDED_S <= tried.step_s < 1.6 * CROWDED_S
+    assert tried.wait_s < 0.2 * CROWDED_S
+
+
 # Environments that fail, hang, or end their process
 
 PLACES = {
@@ -373,7 +381,7 @@ def test_a_run_replays_the_same_whichever_process_continues_and_however_often_it
             assert train(path, out, *fleet, "--set", "stop.max_rounds=2").returncode == 0
         finished = train(path, out, "--resume", *fleet)
         assert finished.returncode == 0, finished.stderr
-    assert "next actor first replays it from its start. A longer" in finished.stdout
+    assert "first replays it: 20 steps on average, if all last until" in finished.stdout
     one, two = (rounds(out) for out in runs.values())
     assert results_only(one) == results_only(two)
     # Two episodes of fifty steps, twenty per round. At first, one environment has played both; then there are two,

@@ -19,6 +19,7 @@ import pytest
 
 from runtime.aws.guard.check import VERSION
 from runtime.aws.ledger import Entry
+from runtime.experiment.resolved import TrialFacts
 from runtime.money.budget import Budget
 from runtime.money.estimate import rounds_of
 from runtime.money.meter import BillingClock, Meter
@@ -228,10 +229,13 @@ def test_every_figure_is_plain_arithmetic(
 def test_the_expected_cost_is_that_of_the_files_rounds(file: Path) -> None:
     plan = Plan.from_context({"experiment": str(file)}.get)
     (rounds, actors), steps = rounds_of(plan.experiment), 256
-    actor_s = steps * 1e-3 / (512 / 1769)
+    # An episode's 1,000 steps and a fragment's 256 have the divisor 8.
+    actor_s = (steps + (1000 - 8) / 2) * (6e-4 / (512 / 1769) + 4e-4)
     usd = actors * (0.5 * 1.66667e-5 * actor_s + 2e-7)
     usd += (actor_s + actors * steps * 1e-3) * (LEARNER + CACHE + WARM) / 3600
-    text = costs.expected_text(plan, 1e-3)
+    text = costs.expected_text(
+        plan, TrialFacts(replay="reset", replay_steps_max=999, step_s=1e-3, wait_s=4e-4)
+    )
     assert f"${usd:.6f} for each of {rounds:,} rounds of {actors:.3g} actors" in text
     assert text.startswith(f"${START + rounds * usd:.4f} without the teardown")
 
