@@ -92,7 +92,7 @@ def add_commands(commands: Any) -> None:
         "already, in its own directory. A directory of several seeds is shown with intervals; several directories are "
         "compared.",
         examples=["report runs/hopper", "report runs/nitro runs/fixed --out comparison.html"],
-        exit_codes="0 written, 2 refused: a directory is not there, or the page cannot be written",
+        exit_codes="0 written, 2 refused: a directory holds no run, or the page cannot be written",
     )
     report.add_argument(
         "directories",

@@ -26,6 +26,16 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Answers of file systems without locks, such as some NFS and Lustre mounts."""
 
 
+def is_held(path: Path) -> bool:
+    """Returns whether a process of this machine trains in the directory, or has a pool open there."""
+    try:
+        with (path / layout.LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
+
+
 class RunDirectory:
     """The files of one run; only one process at a time holds them.
 

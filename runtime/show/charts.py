@@ -24,7 +24,7 @@ _RETURNS = {
     "episode_return_mean": "training episodes",
 }
 INTERVAL = (
-    f"interquartile mean over seeds, with a {CONFIDENCE:.0%} percentile interval by bootstrap "
+    f"mean over seeds, interquartile from four on, with a {CONFIDENCE:.0%} percentile interval by bootstrap "
     f"({CURVE_RESAMPLES:,} resamples of the seeds)"
 )
 _PER_ROUND = {
@@ -174,11 +174,18 @@ def _curve(run: RecordedRun, key: str, used: str) -> Curve:
 
 
 def _band(name: str, colour: int, curves: Sequence[Curve]) -> Chart:
-    """Returns the interquartile mean over runs and its interval; runs that have ended keep their last value."""
+    """Returns the interquartile mean over runs and its interval, where one of them has a new value.
+
+    A run counts with its last value until its next one. Straight lines between two values would cross those of other
+    runs, and an interval of them would be smaller than any that was measured.
+    """
     start = max(xs[0] for xs, _ in curves)
-    end = max(xs[-1] for xs, _ in curves)
-    grid = np.linspace(start, end, _GRID_POINTS if end > start else 1)
-    values = np.array([np.interp(grid, xs, ys) for xs, ys in curves]).T
+    grid = np.unique(np.concatenate([xs for xs, _ in curves]))
+    grid = grid[grid >= start]
+    grid = grid[np.linspace(0, len(grid) - 1, min(len(grid), _GRID_POINTS)).round().astype(int)]
+    values = np.array(
+        [np.array(ys)[np.searchsorted(xs, grid, side="right") - 1] for xs, ys in curves]
+    ).T
     points = [interval_estimate(list(returns), resamples=CURVE_RESAMPLES) for returns in values]
     interval = {side: [point[f"interval_{side}"] for point in points] for side in ("low", "high")}
     means = [point["interquartile_mean"] for point in points]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,10 +16,13 @@ from runtime.experiment.schema import leaves
 from runtime.records import layout
 from runtime.records.files import json_object, read_json_object, whole_lines
 from runtime.records.rows import RoundRow
+from runtime.records.run_directory import is_held
 from runtime.records.spent import Spent, spent_by_records
 
 Number = float | int
 Read = TypeVar("Read")
+_RECORDS = (layout.CONFIG, layout.ROUNDS, layout.EVENTS, layout.SUMMARY, layout.LEDGER)
+"""A directory with one of these files holds a run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,8 @@ class RecordedRun:
     Attributes:
         name: For people.
         rows: Its finished rounds in order; see `runtime.records.rows`.
+        state: Whether it still runs, was killed, or why it stopped.
+        budget_usd: Its budget, also of one that has not ended; of one of several seeds, its share.
         summary: Contents of `summary.json`; empty if the run has not ended.
         settings: Used keys of `config.yaml`, by dotted path, with values as in a file.
         config_text: The same as text.
@@ -39,17 +44,14 @@ class RecordedRun:
 
     name: str
     rows: Sequence[Mapping[str, Any]]
+    state: str
+    budget_usd: Number | str | None
     summary: Mapping[str, Any]
     settings: Mapping[str, Any]
     config_text: str
     events: Sequence[Mapping[str, Any]]
     spent: Spent
     problems: Sequence[str]
-
-    @property
-    def stop_reason(self) -> str:
-        """Returns why it ended, or that it has not."""
-        return str(self.summary.get("stop_reason") or "not ended")
 
     @property
     def basis(self) -> str:
@@ -85,12 +87,14 @@ def read_groups(paths: Sequence[Path]) -> list[RecordedGroup]:
     """Reads runs and directories of seeds.
 
     Raises:
-        RunDirectoryError: One of them is not a directory.
+        RunDirectoryError: One of them holds no run.
     """
     for path in paths:
-        if not os.path.isdir(path):
+        if not any((path / name).exists() for name in _RECORDS):
+            below = [str(file.parent) for file in sorted(path.glob(f"*/{layout.CONFIG}"))]
             raise RunDirectoryError(
-                f"{path}: there is no such directory; allowed: a run, or several seeds"
+                f"{path}: there is no run; allowed: a run, or several seeds, such as "
+                + (" ".join(below) or "runs/hopper")
             )
     names = [path.resolve().name for path in paths]
     return [
@@ -127,25 +131,34 @@ def _read_group(path: Path, name: str) -> RecordedGroup:
 def _read_run(path: Path, name: str) -> RecordedRun:
     problems: list[str] = []
     summary = _read(path / layout.SUMMARY, _object, problems) or {}
-    if not (path / layout.SUMMARY).exists():
-        problems.append(
-            f"it has not ended, as there is no {layout.SUMMARY}: it still runs, or it was killed"
-        )
     rows = _read_lines(path / layout.ROUNDS, _row, problems)
     if summary.get("rounds", len(rows)) != len(rows):
         problems.append(
             f"{layout.SUMMARY} has {summary['rounds']} rounds, {layout.ROUNDS} has {len(rows)}"
         )
     text, settings = _read(path / layout.CONFIG, _settings, problems) or ("", {})
+    budget_usd = summary.get("budget_usd", settings.get("budget.usd"))
+    whole = path
     if layout.seeds_in(path.parent):
+        whole = path.parent
         # Its own budget is only its share of the seeds' budget.
         settings["budget.usd"] = str(
             read_json_object(path.parent / layout.SUMMARY).get("budget_usd", "–")
+        )
+    state = f"stopped by {summary.get('stop_reason')}" if summary else "not ended"
+    if not summary and not (path / layout.DOWNLOADED).exists():
+        state = "still running" if is_held(path) else "killed"
+    if state == "killed" and settings.get("learner.kind") != "external":
+        problems.append(
+            "no process of this machine trains it; to continue it: python -m runtime train --out "
+            f"{shlex.quote(str(whole))} --resume"
         )
     ledger = _read(path / layout.LEDGER, _object, problems) or {}
     return RecordedRun(
         name,
         rows,
+        state,
+        budget_usd,
         summary,
         settings,
         text,

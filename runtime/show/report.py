@@ -91,8 +91,7 @@ def report_page(groups: Sequence[RecordedGroup]) -> str:
         prices=_facts(runs, "prices_region", "prices_as_of"),
         about=_facts(runs, "experiment", "environment_id"),
         endings=[
-            (group.name, Counter(run.stop_reason for run in group.runs).most_common())
-            for group in groups
+            (group.name, Counter(run.state for run in group.runs).most_common()) for group in groups
         ],
         ended={run: _ended(run) for run in runs},
         dollars={run: _dollars(run) for run in runs},
@@ -116,7 +115,7 @@ def _ended(run: RecordedRun) -> dict[str, Number | str | None]:
     """Returns what a run has reached, by name."""
     summary = run.summary
     return {
-        "stopped by": run.stop_reason,
+        "state": run.state,
         "last evaluation": run.last("evaluation_return_mean"),
         "best evaluation": max(run.column("evaluation_return_mean"), default=None),
         "training return": run.last("episode_return_mean"),
@@ -124,9 +123,9 @@ def _ended(run: RecordedRun) -> dict[str, Number | str | None]:
         "rounds": len(run.rows),
         "dollars": run.spent.spent_usd,
         "minutes by the clock": sum(run.column("round_s")) / 60,
-        "actors": summary.get("actors"),
-        "failed": summary.get("actors_failed"),
-        "budget $": summary.get("budget_usd"),
+        "actors": summary.get("actors", sum(run.column("actors_billed"))),
+        "failed": summary.get("actors_failed", sum(run.column("actors_failed"))),
+        "budget $": run.budget_usd,
         "reserved $": run.spent.most_usd - run.spent.spent_usd,
     }
 

@@ -33,7 +33,10 @@ def table_lines(summary: Mapping[str, Any], out: str) -> list[str]:
         key: estimate for key, estimate in summary["estimates"].items() if estimate["seeds"]
     }
     if estimates:
-        lines += ["", f"interquartile mean over seeds, {summary['confidence']:.0%} interval"]
+        # Of three values or fewer, it leaves nothing out.
+        is_few = max(estimate["seeds"] for estimate in estimates.values()) < 4
+        name = "mean" if is_few else "interquartile mean"
+        lines += ["", f"{name} over seeds, {summary['confidence']:.0%} interval"]
     for key, estimate in estimates.items():
         mean, low, high = (
             _text(key, estimate[name])

@@ -184,6 +184,7 @@ class Run(Opening):
                 reason="other records know of it: of a teardown, or of rounds that a lost ledger held",
             )
         spent_usd = meter.spent_usd
+        reserved_usd = meter.reserved_usd
         forfeited_usd = meter.forfeit(self.resources.ran_s)
         standing_usd = meter.spent_usd - spent_usd - forfeited_usd
         if standing_usd >= STANDING_USD_MIN:
@@ -196,7 +197,7 @@ class Run(Opening):
             events.append(
                 "reservation_forfeited",
                 usd=forfeited_usd,
-                reason="the run was killed while it was reserved",
+                reserved_usd=reserved_usd,
             )
         save_ledger()
 

@@ -57,8 +57,11 @@ def test_kill_and_resume_gives_the_same_rounds(
     assert results_only(rounds(out)) == results_only(rounds(reference))
     assert summary(out)["spent_usd"] >= spent_before_usd
     # Nothing is billed here, so what its actors had run counts, and not their time-outs.
+    reserved_usd = sum(reserved.values()) / UNITS_PER_USD
     forfeited_usd = sum(event["usd"] for event in events(out, "reservation_forfeited"))
-    assert not reserved or forfeited_usd < sum(reserved.values()) / UNITS_PER_USD / 2
+    assert not reserved or forfeited_usd < reserved_usd / 2
+    line = f"! the run was killed: ${forfeited_usd:.5f} of ${reserved_usd:.5f} reserved are spent\n"
+    assert not reserved or line in resumed.stdout
     for name in ("policy.safetensors", "best_policy.safetensors"):
         assert (out / name).read_bytes() == (reference / name).read_bytes(), name
 

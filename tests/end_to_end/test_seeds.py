@@ -57,7 +57,7 @@ def test_two_seeds_are_trained_and_summarized(two: Path, reference: Path) -> Non
     assert both["spent_usd"] == pytest.approx(spent_usd + of_seeds[1]["spent_usd"])
     assert [one["budget_usd"] for one in of_seeds] == [0.5, pytest.approx(1.0 - spent_usd)]
     printed = (two / "printed.txt").read_text()
-    for words in ("seed 4, 2 of 2", "interquartile mean over", f"report       {two}/report.html"):
+    for words in ("seed 4, 2 of 2", "\nmean over seeds", f"report       {two}/report.html"):
         assert words in printed
 
 

@@ -101,6 +101,8 @@ def test_callbacks_are_called_of_the_users_own_file_only(
     if kind != "downloaded run":
         (run / ".download.json").unlink()
         (run / ("rounds.jsonl" if kind == "run" else "summary.json")).write_text('{"seeds": [{}]}')
+    if kind == "seeds":
+        (run / "policy.safetensors").unlink()
     own = yaml.safe_load(SMALL_EXPERIMENT) | {"environment": {"id": "Pendulum-v1"}}
     own["callbacks"] = [HOSTILE]
     (run / "config.yaml").write_text(yaml.safe_dump(own))

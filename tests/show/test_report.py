@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 
 from runtime.cli.main import main
+from runtime.records.run_directory import RunDirectory
 from runtime.show.charts import POINTS_MAX
 from runtime.show.estimates import ESTIMATED, interquartile_mean, interval_estimate
 from runtime.show.reading import read_groups
@@ -39,6 +41,12 @@ def rows_of(page: BeautifulSoup) -> dict[str, Any]:
     return found
 
 
+def table_of(page: BeautifulSoup, head: str) -> list[list[str]]:
+    """Returns the cells of the rows of the table with this head."""
+    table = page.find("th", string=head).find_parent("table")
+    return [[cell.text for cell in row.find_all("td")] for row in table.find_all("tr")[1:]]
+
+
 def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     page = page_of(run)
@@ -50,7 +58,7 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     summary = json.loads((run / "summary.json").read_text())
     spent_usd = summary["spent_usd"]
     assert rows_of(page) == {
-        "stopped by": [],
+        "state": [],
         "last evaluation": [rows[-1]["evaluation_return_mean"]],
         "best evaluation": [max(column("evaluation_return_mean")[2:])],
         "training return": [rows[-1]["episode_return_mean"]],
@@ -124,12 +132,67 @@ def test_seeds_are_estimated_as_their_summary_does_without_those_that_did_not_fi
     assert all(
         low <= y <= high for low, y, high in zip(band["low"], band["y"], band["high"], strict=True)
     )
-    assert "interquartile mean over seeds, with a 95% percentile interval" in page.text
+    assert "mean over seeds, interquartile from four on, with a 95% percentile" in page.text
+    parts = [float(row[-1]) for row in table_of(page, "unfinished rounds")]
+    assert len(parts) == 6 and parts[-1] == pytest.approx(sum(parts[:-1])), "dollars have a total"
     short = page_of(path, a_run(tmp_path / "short", rounds=2, seed=7))
     assert "return in training episodes" in short.text, "an evaluation or two are no curve"
     assert {len(series) for series in charts(short).values()} == {2}
     rows = [[cell.text for cell in row.find_all("td")] for row in short.find_all("tr")]
     assert ["seed", "0, 1, 2, 3, 4", "7"] in rows
+
+
+def test_settings_of_several_seeds_are_compared_in_one_table(tmp_path: Path) -> None:
+    rows = table_of(page_of(some_seeds(tmp_path / "a", 3), some_seeds(tmp_path / "b", 5)), "from")
+    assert [row[:4] for row in rows[:2]] == [
+        ["last evaluation", "a", "3", "61.0"],
+        ["last evaluation", "b", "5", "72.0"],
+    ]
+    assert len(rows) == 2 * len(ESTIMATED)
+
+
+def test_a_band_is_made_of_values_that_seeds_had(tmp_path: Path) -> None:
+    """Straight lines between these evaluations cross at one point, where an interval would be nothing."""
+    returns = ((300.0, 500.0), (500.0, 300.0), (400.0, 430.0))
+    runs = [a_run(tmp_path / "runs" / f"seed-{seed}", seed=seed) for seed in range(len(returns))]
+    (tmp_path / "runs" / "summary.json").write_text('{"seeds": [{}, {}, {}]}')
+    for run, (first, last) in zip(runs, returns, strict=True):
+        rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        for row in rows:
+            row["evaluation_round"] = row["round_index"]
+            row["evaluation_return_mean"] = {1: first, 3: first, 6: last}.get(row["round_index"])
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (run / "rounds.jsonl").write_text(text)
+    [band, *_] = charts(page_of(tmp_path / "runs"))["Return against steps"]
+    assert (band["x"], band["y"]) == ([100, 300, 600], [400.0, 400.0, 410.0])
+    assert (band["low"], band["high"]) == ([300.0] * 3, [500.0] * 3)
+
+
+@pytest.mark.parametrize(
+    ("is_downloaded", "is_seed"), [(False, False), (False, True), (True, False)]
+)
+def test_a_run_that_was_killed_says_how_it_goes_on_and_one_that_runs_that_it_does(
+    tmp_path: Path, is_downloaded: bool, is_seed: bool
+) -> None:
+    out = tmp_path / "my runs"
+    run = a_run(out / "seed-0" if is_seed else out, rounds=1)
+    (run / "summary.json").unlink()
+    if is_seed:
+        (out / "summary.json").write_text('{"seeds": [{}], "budget_usd": 5.0}')
+    if is_downloaded:
+        (run / ".download.json").touch()
+    with (run / "config.yaml").open("a") as config:
+        config.write("budget: {usd: 0.02}\n")
+    page = page_of(run)
+    command = f"python -m runtime train --out '{out}' --resume"
+    assert (command in page.text) == (not is_downloaded)
+    assert f"{run.name}: {'not ended' if is_downloaded else 'killed'}." in page.text
+    assert "in 1 rounddollars" in page.find(class_="headline").text.replace("\n", "")
+    found = {row.th.text: row.td.text for row in page.find_all("tr") if row.th and row.td}
+    assert (found["actors"], found["budget $"]) == ("0.010000", "0.02")
+    with closing(RunDirectory(run)):
+        text = page_of(run).text
+    assert is_downloaded or (f"{run.name}: still running." in text and command not in text)
 
 
 def hostile_run(path: Path) -> Path:
@@ -201,7 +264,8 @@ def test_browser(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = a_run(tmp_path / "run")
     for arguments, words in (
-        ([run, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no such directory"),
+        ([run, tmp_path / "nowhere"], f"{tmp_path / 'nowhere'}: there is no run"),
+        ([tmp_path], f"there is no run; allowed: a run, or several seeds, such as {run}\n"),
         ([run, "--out", run / "rounds.jsonl"], "allowed: a file whose name ends in .html"),
     ):
         assert main(["report", *map(str, arguments)]) == 2

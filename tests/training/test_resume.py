@@ -216,6 +216,7 @@ def test_what_a_killed_process_spent_or_reserved_is_spent(tmp_path: Path, has_le
     run.take_over_spending(rows, run.save_ledger)
     assert (meter.spent_usd, meter.reserved_usd) == (0.75 if has_ledger else 0.375, 0.0)
     forfeited = [
-        event["usd"] for event in read_events(tmp_path / "events.jsonl", "reservation_forfeited")
+        (event["usd"], event["reserved_usd"])
+        for event in read_events(tmp_path / "events.jsonl", "reservation_forfeited")
     ]
-    assert forfeited == [0.25] * has_ledger
+    assert forfeited == [(0.25, 0.25)] * has_ledger

@@ -95,7 +95,7 @@ def test_the_table_shows_every_seed_and_the_estimates(
     ]
     text = "\n".join(lines)
     for words in (
-        "interquartile mean over seeds, 95% interval",
+        "\nmean over seeds, 95% interval",
         "0.3125   0.2500 … 0.3750   (2 seeds)",
         "2 seeds say little",
         "results      runs/here",
