@@ -52,6 +52,9 @@ def test_a_dict_will_do_a_run_goes_on_and_actors_import_from_where_the_script_do
     assert train(tree, out="run", resume=True, is_quiet=True).summary["rounds"] == 2
     with pytest.raises(RunError, match="holds a run already"):
         train(TREE, out="run")
+    Path("run/summary.json").write_text('{"seeds": [{}]}')
+    with pytest.raises(RunError, match="holds runs of several seeds"):
+        train(tree, out="run", resume=True)
 
 
 @pytest.mark.parametrize(
