@@ -60,8 +60,7 @@ class OwnNetwork:
         if plan.has_function and plan.experiment.cache.kind != "none":
             raise ExperimentError(
                 f"cache.kind = {plan.experiment.cache.kind} with vpc = {vpc}: actors that reach a "
-                "cache need subnets without a way out, which only a network made here has; allowed: "
-                "none"
+                "cache must reach nothing else, which only the network made here ensures; allowed: none"
             )
         return cls(str(vpc), names)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import matplotlib
@@ -9,6 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch  # noqa: E402
+from matplotlib.text import Text  # noqa: E402
 
 INK, BLUE, ORANGE, GREEN, SAND, WHITE = (
     "#222222",
@@ -109,11 +111,19 @@ def line(axes: plt.Axes, *points: Point) -> None:
     axes.add_line(plt.Line2D([x for x, _ in points], [y for _, y in points], lw=1.3, color=INK))
 
 
-def save(figure: plt.Figure, name: str) -> None:
-    """Writes docs/pictures/NAME.png."""
+def drawn_from(figure: plt.Figure, name: str) -> str:
+    """Returns a hash of a picture's program and of all that it says, such as numbers from templates."""
+    folder = Path(__file__).parent
+    words = [folder.joinpath(file).read_text() for file in (f"make_{name}.py", "drawing.py")]
+    words += [text.get_text() for text in figure.findobj(Text)]
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def save(figure: plt.Figure, name: str, **metadata: str) -> None:
+    """Writes docs/pictures/NAME.png, with text chunks of these names."""
     figure.savefig(
         Path(__file__).with_name(f"{name}.png"),
         dpi=120,
         bbox_inches="tight",
-        metadata={"Software": None},
+        metadata={"Software": None, **metadata},
     )

@@ -8,7 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-from drawing import BLUE, EDGE, GREEN, ORANGE, SAND, WHITE, arrow, box, canvas, label, line, save
+from drawing import (
+    BLUE,
+    EDGE,
+    GREEN,
+    ORANGE,
+    SAND,
+    WHITE,
+    arrow,
+    box,
+    canvas,
+    drawn_from,
+    label,
+    line,
+    save,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -78,7 +92,7 @@ def draw(stacks: dict[str, dict[str, Any]]) -> plt.Figure:
     )
     for y, height, name in (
         (36, 21, "a public address: out, never in"),
-        (5, 25, "no public address: no way out"),
+        (5, 25, "no way out but the cache"),
     ):
         box(axes, 31, y, 52, height, "", WHITE, edge="#cfc7b3")
         axes.text(57.3, y + height - 1.6, name, fontsize=9, color=SHARED, ha="center")
@@ -142,4 +156,5 @@ def draw(stacks: dict[str, dict[str, Any]]) -> plt.Figure:
 
 
 if __name__ == "__main__":
-    save(draw(synthesised()), "deployment")
+    deployment = draw(synthesised())
+    save(deployment, "deployment", Data=drawn_from(deployment, "deployment"))

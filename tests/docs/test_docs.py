@@ -1,11 +1,13 @@
 """The docs agree with the code."""
 
+import importlib
 import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from PIL import Image
 
 from stacks.deploy.cdk import PACKAGE
 from tests.helpers import ROOT
@@ -109,3 +111,13 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
                 [path] if is_page else sorted(path.glob("*.md")) if path.is_dir() else []
             )
     assert {page for page in DOCUMENTS if page not in reached} == set()
+
+
+def test_the_picture_of_a_deployment_is_drawn_by_its_program_from_the_present_templates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "pictures"))
+    deployment = importlib.import_module("make_deployment")
+    figure = deployment.draw(deployment.synthesised())
+    with Image.open(ROOT / "docs" / "pictures" / "deployment.png") as image:
+        assert image.info["Data"] == deployment.drawn_from(figure, "deployment"), "run make docs"
