@@ -18,8 +18,9 @@ RESULTS_STACK, NETWORK_STACK, GUARD_STACK = f"{OURS}Results", f"{OURS}Network", 
 MAIL_STACK = f"{OURS}Mail"
 """Made by ``make deploy ARGS="--mail ADDRESS"``."""
 VERSION_OUTPUT = "Version"
-RESERVED_OUTPUT = "ReservedExecutions"
-"""Of the guard's stack: what the guard understands; see `runtime.aws.guard.check`."""
+RESERVED_OUTPUT, EXECUTIONS_PARAMETER = "ReservedExecutions", "Executions"
+"""Of the guard's stack: what the guard understands, see `runtime.aws.guard.check`; and the executions reserved for it,
+with the parameter that says how many."""
 MACHINE_OUTPUT = "StateMachine"
 """Of an experiment's stack without an instance: ARN of the state machine that has the rounds run."""
 FUNCTION_OUTPUT, LEDGER_OUTPUT = "ActorFunction", "LedgerTable"

@@ -47,7 +47,7 @@ def make_app(settings: Mapping[str, Any]) -> cdk.App:
         region=plan.prices.region,
         own=OwnNetwork.from_context(context, plan),
     )
-    guard = GuardStack(app, GUARD_STACK, reserved_executions=plan.reserved_for_guard)
+    guard = GuardStack(app, GUARD_STACK)
     experiment = ExperimentStack(
         app,
         plan.stack_name,

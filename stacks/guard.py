@@ -6,7 +6,18 @@ imports its ledger, so CloudFormation refuses to delete the guard while an exper
 
 from __future__ import annotations
 
-from aws_cdk import CfnOutput, CustomResource, Duration, Fn, RemovalPolicy, Stack
+from aws_cdk import (
+    Aws,
+    CfnCondition,
+    CfnOutput,
+    CfnParameter,
+    CustomResource,
+    Duration,
+    Fn,
+    RemovalPolicy,
+    Stack,
+    Token,
+)
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as cloudwatch_actions
 from aws_cdk import aws_dynamodb as dynamodb
@@ -35,6 +46,7 @@ from runtime.names import (
     ACTOR_SUFFIX,
     CACHE_PREFIX,
     COORDINATOR_SUFFIX,
+    EXECUTIONS_PARAMETER,
     EXPERIMENT_TAG,
     LEARNER_SUFFIX,
     LEDGER_OUTPUT,
@@ -89,20 +101,12 @@ class GuardStack(Stack):
         dashboard: The page on which people look at experiments.
     """
 
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        reserved_executions: int | None = None,
-    ) -> None:
+    def __init__(self, scope: Construct, construct_id: str) -> None:
         """Composes the guard.
 
         Args:
             scope: The app.
             construct_id: The stack's name.
-            reserved_executions: Concurrent executions that nothing else in the account can use; None if the account
-                is too small, or unknown.
         """
         super().__init__(
             scope, construct_id, description="Nitro: ends experiments whose money or time is up"
@@ -120,7 +124,15 @@ class GuardStack(Stack):
         self.reports = self._make_topic()
         self.dashboard = Dashboard(self, "Dashboard")
         self._log_group = make_log_group(self, is_shared=True)
-        self._function = self._make_function(reserved_executions)
+        # A parameter, because CloudFormation keeps its value where a later deployment does not know the account.
+        reserved = CfnParameter(
+            self,
+            EXECUTIONS_PARAMETER,
+            type="Number",
+            default="0",
+            description="Concurrent executions reserved for the guard; 0 reserves none, as in a new account",
+        )
+        self._function = self._make_function(reserved)
         rule = events.Rule(
             self,
             "EveryMinute",
@@ -144,7 +156,7 @@ class GuardStack(Stack):
             "GuardFunction": self._function.function_name,
             "ReportsTopic": self.reports.topic_arn,
             "RuleName": rule.rule_name,
-            RESERVED_OUTPUT: str(reserved_executions or 0),
+            RESERVED_OUTPUT: Fn.ref(reserved.logical_id),
         }.items():
             CfnOutput(self, name, value=value)
 
@@ -288,7 +300,10 @@ class GuardStack(Stack):
             allow("CacheTags", ["ec2:DescribeTags"]),
         ]
 
-    def _make_function(self, reserved_executions: int | None) -> lambda_.Function:
+    def _make_function(self, reserved: CfnParameter) -> lambda_.Function:
+        value = Fn.ref(reserved.logical_id)
+        is_none = CfnCondition(self, "NoneReserved", expression=Fn.condition_equals(value, "0"))
+        executions = Fn.condition_if(is_none.logical_id, Aws.NO_VALUE, value)
         with guard_files() as folder:
             function = lambda_.Function(
                 self,
@@ -301,7 +316,7 @@ class GuardStack(Stack):
                 code=lambda_.Code.from_asset(str(folder)),
                 memory_size=MEMORY_MIB,
                 timeout=Duration.seconds(TIMEOUT_S),
-                reserved_concurrent_executions=reserved_executions,
+                reserved_concurrent_executions=Token.as_number(executions),
                 environment={
                     LEDGER_TABLE_VARIABLE: self.ledger.table_name,
                     REPORTS_TOPIC_VARIABLE: self.reports.topic_arn,

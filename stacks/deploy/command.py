@@ -21,7 +21,7 @@ from runtime.aws.clients import Session, clients, identify, open_session
 from runtime.aws.failures import BotoCoreError
 from runtime.errors import ExperimentError, RunError
 from runtime.money.prices import ELSEWHERE, PRICES, PriceTable, elsewhere, prices_to_json
-from runtime.names import MAIL_STACK, SHARED_STACKS
+from runtime.names import EXECUTIONS_PARAMETER, GUARD_STACK, MAIL_STACK, SHARED_STACKS
 from runtime.show.terminal import confirm, has_terminal, laid_out
 from runtime.times import MISSING_S
 from stacks.deploy.account import (
@@ -108,6 +108,9 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
             path.write_bytes(prices_to_json(prices))
             context |= {"prices": str(path), "actor_concurrency": plan.actor_concurrency}
             words = [word for key, value in context.items() for word in ("-c", f"{key}={value}")]
+            if plan.reserved_for_guard:
+                value = f"{GUARD_STACK}:{EXECUTIONS_PARAMETER}={plan.reserved_for_guard}"
+                words += ["--parameters", value]
             # The experiment's stack makes nothing unless the guard says that it guards.
             for names in (shared, [plan.stack_name]):
                 arguments = ["deploy", *names, *words, *approval, *more]

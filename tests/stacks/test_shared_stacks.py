@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import boto3
+import moto
 import pytest
 
 from runtime.aws.guard.check import ANSWER_S, VERSION, VERSION_TYPE
@@ -19,7 +21,8 @@ from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
 from stacks.constructs.staging import guard_files
 from stacks.guard import GUARD_NAMESPACE
 from stacks.mail import checked_address
-from tests.stacks.conftest import Assembly, Synthesise, flat
+from tests.simulators.aws.moto_types import REGION, deploy
+from tests.stacks.conftest import Assembly, flat
 
 GUARD, NETWORK, RESULTS = "NitroGuard", "NitroNetwork", "NitroResults"
 
@@ -74,13 +77,18 @@ def test_its_function(serverless: Assembly) -> None:
     }
 
 
-@pytest.mark.parametrize(("concurrency", "reserved"), [(None, None), ("101", None), ("102", 2)])
-def test_nobody_can_take_its_executions_where_the_account_is_large_enough(
-    synthesise: Synthesise, concurrency: str | None, reserved: int | None
+@pytest.mark.parametrize(("parameters", "reserved"), [({}, None), ({"Executions": "2"}, 2)])
+def test_the_executions_reserved_for_it_are_a_parameter_whose_value_cloudformation_keeps(
+    serverless: Assembly, parameters: dict[str, str], reserved: int | None
 ) -> None:
-    made = synthesise(cache="external", context={"actor_concurrency": concurrency})
-    assert only(made, "Lambda::Function").get("ReservedConcurrentExecutions") == reserved
-    assert made.template(GUARD)["Outputs"][RESERVED_OUTPUT]["Value"] == str(reserved or 0)
+    with moto.mock_aws():
+        client = boto3.Session(region_name=REGION).client
+        template = serverless.directory / f"{GUARD}.template.json"
+        outputs = deploy(client, template, GUARD, parameters)
+        function = outputs["GuardFunction"]
+        answer = client("lambda").get_function_concurrency(FunctionName=function)
+    assert answer.get("ReservedConcurrentExecutions") == reserved
+    assert outputs[RESERVED_OUTPUT] == parameters.get("Executions", "0")
 
 
 def test_its_ledger(serverless: Assembly) -> None:

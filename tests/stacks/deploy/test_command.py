@@ -63,14 +63,15 @@ class Cdk:
     """The CDK's command line: it synthesizes the app, and deploys the named stacks to the simulated account.
 
     Attributes:
-        calls: The stacks of each deployment, and the other arguments but for the context.
-        contexts: The context of each.
+        calls: The stacks of each deployment, and the other arguments but for the context and parameters.
+        contexts, parameters: The context of each, and the parameter.
         code: What it answers instead, without deploying.
     """
 
     def __init__(self, folder: Path) -> None:
         self.calls: list[tuple[list[str], list[str]]] = []
         self.contexts: list[dict[str, str]] = []
+        self.parameters: list[str] = []
         self.code, self.is_real, self._folder = 0, False, folder
 
     def run(self, arguments: Sequence[str], *, region: str | None = None) -> int:
@@ -79,7 +80,13 @@ class Cdk:
         pairs = zip(words, words[1:], strict=False)
         context = dict(value.split("=", 1) for word, value in pairs if word == "-c")
         names = words[: words.index("-c")]
-        rest = [word for word in words[len(names) :] if word != "-c" and "=" not in word]
+        rest = [
+            word
+            for word in words[len(names) :]
+            if word not in ("-c", "--parameters") and "=" not in word
+        ]
+        given = words[words.index("--parameters") + 1] if "--parameters" in words else ""
+        self.parameters.append(given)
         if not any(word.startswith("--require-approval") for word in words):
             return 1  # It would ask, and has no terminal.
         assert prices_from_json(Path(context.pop("prices")).read_bytes()).region == region
@@ -514,6 +521,7 @@ def test_the_cdk_gets_what_else_was_said_and_does_not_ask_again(
     assert aws.calls == [(SHARED, passed), (["Nitro-hopper"], passed)]
     expected = {"experiment": str(file), "run": "mine", "actor_concurrency": "1000"}
     assert aws.contexts == [expected, expected]
+    assert aws.parameters == 2 * ["NitroGuard:Executions=2"]
 
 
 def test_if_the_shared_stacks_fail_the_experiment_is_not_deployed(aws: Cdk, file: Path) -> None:
