@@ -115,7 +115,7 @@ def _ended(run: RecordedRun) -> dict[str, Number | str | None]:
     """Returns what a run has reached, by name."""
     summary = run.summary
     return {
-        "state": run.state,
+        "state": run.state.removeprefix("stopped by "),
         "last evaluation": run.last("evaluation_return_mean"),
         "best evaluation": max(run.column("evaluation_return_mean"), default=None),
         "training return": run.last("episode_return_mean"),
