@@ -1,22 +1,21 @@
-"""Tightens the limits of a round to a little more than the phases of the last rounds took.
+"""Tightens the limits of a round to a quarter more than the phases of the last rounds took.
 
 A round's limits define its worst case, which is reserved before it starts. The experiment's limits are meant for
-failures and are far longer than a normal round. When the budget cannot hold them, a round runs under tighter ones that
-still have room for the phases of the last rounds. Where nothing is billed, these only reserve. Nothing is tightened
-while the duration of a needed phase is unknown, because a guess could end a run's first evaluation. On AWS Lambda,
-actors keep their limit, because a time-out cannot change per invocation. See docs/decisions/money.md.
+failures and are far longer than a normal round. If the budget cannot hold them and nobody bills the run, a round
+reserves by tightened limits instead. They end nothing: slower work goes on, and counts as what was reserved for it.
+Nothing is tightened while the duration of a needed phase is unknown. See docs/decisions/money.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from runtime.money.work import Limits
 
-FACTORS: Final = (16.0, 8.0, 4.0, 2.5, 1.75, 1.25, 1.1)
-"""Tightened limits are the longest seen durations times one of these: the loosest factor that fits the budget."""
+_MARGIN: Final = 1.25
+"""Tightened limits are the longest seen durations times this."""
 _ROUNDS: Final = 4
 """Rounds whose longest duration counts; few, so that a first round's cold starts are soon forgotten."""
 
@@ -79,30 +78,29 @@ class PhaseTimes:
         self._seen = self.get_state()
         self._round.clear()
 
-    def choices(self, *, detects: bool, evaluates: bool) -> Iterator[Limits]:
-        """Yields limits for a round: the experiment's, then ever tighter ones if enough is known.
+    def choices(self, *, detects: bool, evaluates: bool) -> list[Limits]:
+        """Returns limits for a round: the experiment's, then tightened ones if enough is known.
 
         Args:
             detects: Whether the detector is to run.
             evaluates: Whether an evaluation may use time of the round.
         """
-        yield self._configured
         longest = self._expected | {phase: max(seen) for phase, seen in self._seen.items() if seen}
         is_needed = {"detect_s": detects, "evaluate_s": evaluates}
         if any(is_needed.get(phase, True) and phase not in longest for phase in _PHASES):
-            return
+            return [self._configured]
         detect_s = longest["detect_s"] if detects else 0.0
         evaluate_s = longest["evaluate_s"] if evaluates else 0.0
         actor_s, collect_s = longest["actor_s"] * self._growth, longest["collect_s"] * self._growth
         # Detection runs while actors play, so it may lengthen the collection; it also uses time of `Limits.update_s`.
         update_s = longest["sample_s"] * self.samples_max + detect_s + evaluate_s
-        for factor in FACTORS:
-            yield Limits(
-                min(factor * actor_s, self._configured.actor_s),
-                min(factor * (collect_s + detect_s), self._configured.collect_s),
-                min(factor * update_s, self._configured.update_s),
-                factor,
-            )
+        tightened = Limits(
+            min(_MARGIN * actor_s, self._configured.actor_s),
+            min(_MARGIN * (collect_s + detect_s), self._configured.collect_s),
+            min(_MARGIN * update_s, self._configured.update_s),
+            is_tightened=True,
+        )
+        return [self._configured, tightened]
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, as if the round ended now."""

@@ -293,7 +293,7 @@ class Meter:
         if not is_within:
             raise BudgetError(
                 f"the round took {seconds:.1f} s, longer than the {self._reserved_s:.1f} s reserved for it: "
-                "fleet.round_deadline_s + learner.update_timeout_s, or tightened limits"
+                "fleet.round_deadline_s + learner.update_timeout_s"
             )
         return bill
 
@@ -365,8 +365,8 @@ class Meter:
     def _worst_case_usd(self, work: Work, limits: Limits) -> float:
         """Returns the most that this work may cost.
 
-        Lambda cannot end an invocation before the function's own time-out, and cannot be made to keep an environment
-        warm. So tightened limits change this only where nothing is billed.
+        Tightened limits shorten only an actor's, and only where nothing is billed. On Lambda, an actor may run until
+        its function's own time-out, and any environment may start cold.
         """
         prices = self._model.roles[work.role]
         if self.is_billed or work.role != ACTOR or not limits.is_tightened:

@@ -127,18 +127,13 @@ class Limits:
         actor_s: Limit of an actor, without its start-up.
         collect_s: Limit of all actors of a round together.
         update_s: Limit of detection, update and evaluation together.
-        factor: The limits are this multiple of recent durations; 0 if the experiment sets them.
+        is_tightened: Whether they follow from recent durations, not from the experiment.
     """
 
     actor_s: float
     collect_s: float
     update_s: float
-    factor: float = 0.0
-
-    @property
-    def is_tightened(self) -> bool:
-        """Whether the limits are shorter than the experiment's."""
-        return self.factor > 0.0
+    is_tightened: bool = False
 
     @property
     def round_s(self) -> float:

@@ -13,7 +13,7 @@ _ALIKE_SHOWN = 3
 _SENTENCES = {
     "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
     "limits_tightened": "round {round_index}: the ${free_usd:.4f} left cannot hold a round at its time limits, "
-    "so each now reserves {factor:g} times what the work took before",
+    "so each now reserves a quarter more than the last ones took",
     "reservation_forfeited": "the run was killed: ${usd:.5f} of ${reserved_usd:.5f} reserved are spent",
     "waits_unknown": "the environment waits for something, or this machine is very busy. This system does not tell "
     "which, so dollars leave waits out",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from lambda_actor.spaces import Spaces
 from runtime.errors import BudgetError
@@ -152,8 +151,8 @@ class RoundMoney:
         """Dollars spent and reserved."""
         return self.meter.spent_usd + self.meter.reserved_usd
 
-    def choices(self, *, detects: bool = False, evaluates: bool = False) -> Iterator[Limits]:
-        """Yields limits by which a round may be reserved: the experiment's, then ever tighter ones.
+    def choices(self, *, detects: bool = False, evaluates: bool = False) -> list[Limits]:
+        """Returns limits by which a round may be reserved: the experiment's, then tightened ones.
 
         Tightened limits only reserve, and never end anything. So where someone bills the time, there are none.
 
@@ -161,8 +160,9 @@ class RoundMoney:
             detects: Whether the detector is to run.
             evaluates: Whether an evaluation may use time of the round.
         """
-        choices = self.phases.choices(detects=detects, evaluates=evaluates)
-        return itertools.islice(choices, 1) if self.meter.is_billed else choices
+        if self.meter.is_billed:
+            return [self.meter.limits]
+        return self.phases.choices(detects=detects, evaluates=evaluates)
 
     def choose_limits(self, round_index: int, actors: int, **phases: bool) -> Limits:
         """Returns the first limits with which the budget holds a round of this many actors, or else the last ones.
@@ -170,15 +170,16 @@ class RoundMoney:
         Args:
             phases: See `choices`.
         """
-        before, chosen = self.limits, self.meter.limits
-        for chosen in self.choices(**phases):
-            if self.meter.fits(actors, chosen):
-                break
-        if chosen.is_tightened and chosen.factor != before.factor:
+        choices = self.choices(**phases)
+        fitting = (limits for limits in choices if self.meter.fits(actors, limits))
+        chosen = next(fitting, choices[-1])
+        if chosen.is_tightened and not self.limits.is_tightened:
             self.events.append(
                 "limits_tightened",
                 round_index=round_index,
-                **vars(chosen),
+                actor_s=chosen.actor_s,
+                collect_s=chosen.collect_s,
+                update_s=chosen.update_s,
                 free_usd=self.meter.free_usd,
             )
         self.limits = chosen

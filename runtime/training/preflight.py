@@ -56,10 +56,11 @@ def preflight(
     )
     needed_usd, limits = _smallest_round(fitted, model, is_billed=is_billed)
     if needed_usd > experiment.budget.usd:
-        least_usd, until = needed_usd, "with every part until its own limit"
+        least_usd = needed_usd
+        until = "with every part until its own limit"
         if limits.is_tightened:
             least_usd *= 2
-            until = f"{limits.factor} times what the trial makes likely; trials vary by about two"
+            until = "a quarter more than the trial makes likely; trials vary by about two"
         actors = experiment.scaler.smallest_round
         work = "a single actor" if fitted.learner.is_external else f"one round of {actors} actors"
         raise BudgetTooSmallError(
@@ -151,7 +152,7 @@ def _smallest_round(
 ) -> tuple[float, Limits]:
     """Returns the worst case of a round with the fewest actors, and the tightest limits for the first round."""
     phases = make_phase_times(experiment, model.limits, is_billed=is_billed)
-    *_, limits = phases.choices(detects=False, evaluates=experiment.evaluation.every_rounds > 0)
+    limits = phases.choices(detects=False, evaluates=experiment.evaluation.every_rounds > 0)[-1]
     meter = Meter(
         model,
         Budget(1e9),

@@ -259,7 +259,7 @@ def test_what_nobody_bills_costs_at_most_what_was_reserved_and_ends_nothing():
 def test_a_tightened_limit_is_what_is_reserved_and_a_warm_slot_has_no_start(
     slot: int, attempt: int, starts_cold: bool
 ):
-    limits, clock = Limits(2.0, 3.0, 4.0, factor=1.5), WallClock()
+    limits, clock = Limits(2.0, 3.0, 4.0, is_tightened=True), WallClock()
     # AWS Lambda enforces the function's own limit, and may restart any environment.
     for meter, standing_usd, seconds in (
         (here(actor={"provisioned": 1}), 7 * HERE_S_USD, 2.0 + 10.0 * starts_cold),
@@ -344,7 +344,7 @@ class Trace:
         shorter = [
             limit_s * draw.random() for limit_s in (whole.actor_s, whole.collect_s, whole.update_s)
         ]
-        limits = draw.choice([whole, Limits(*shorter, factor=1.5)])
+        limits = draw.choice([whole, Limits(*shorter, is_tightened=True)])
         longest_s = whole.actor_s if self.is_deployed else limits.actor_s
         before_usd, wanted = meter.spent_usd, draw.randint(1, 8)
         is_held = meter.fits(wanted, limits)
@@ -394,7 +394,7 @@ def test_no_trace_of_rounds_exceeds_the_budget(seed: int, is_deployed: bool):
 def test_kills_and_restores_cost_what_ran_and_nine_tenths_of_the_budget_are_used(seed: int):
     """Rounds that take up to their limits, killed now and then with actors in flight, until none fits any more."""
     draw, usd = random.Random(seed), random.Random(seed).uniform(30.0, 60.0)
-    cost, limits = model(), Limits(1.0, 1.5, 0.5, factor=1.1)
+    cost, limits = model(), Limits(1.0, 1.5, 0.5, is_tightened=True)
     meter = Meter(cost, Budget(usd))
     while meter.open_round(2, smallest=2, limits=limits):
         assert meter.spent_usd + meter.reserved_usd <= usd
