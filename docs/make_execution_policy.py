@@ -64,9 +64,11 @@ _NAMES = {
 """Names of this project's resources, by the placeholder of the Service Authorization Reference."""
 _NOT_USED = re.compile(
     r"autoscaling:.*(LoadBalancer|TrafficSource).*|dynamodb:(\w*Item|Query|Scan|ImportTable|.*Replica)"
+    r"|iam:((Attach|Detach)RolePolicy|DeleteRolePermissionsBoundary)"
     r"|lambda:(Put|Delete)\w*CodeSigning.*|s3:(DeleteObject|PutObjectAcl|.*MetadataTable.*)"
 )
-"""Handlers' actions for features that no template has, such as importing a table's items or deleting objects."""
+"""Handlers' actions for features that no template has, such as importing a table's items or deleting objects.
+Roles have only inline policies, and none loses its boundary."""
 _WITHOUT_NAMES = ("ec2", "application-autoscaling")
 _ROLES, _FUNCTIONS = "arn:aws:iam::*:role/", "arn:aws:lambda:*:*:function:"
 BEYOND_HANDLERS = {
@@ -88,11 +90,33 @@ BEYOND_HANDLERS = {
 """Rights that do not concern the stack's own resources. CloudFormation invokes the guard, which answers as a custom
 resource. It reads templates' parameters and the functions' code. Lambda Developer Guide, "Create a Lambda function
 using a container image": who makes a function needs ecr:GetRepositoryPolicy and ecr:SetRepositoryPolicy."""
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "iam:PassRole": {
+        "StringEquals": {
+            "iam:PassedToService": [f"{name}.amazonaws.com" for name in ("ec2", "lambda", "states")]
+        }
+    },
+    "iam:CreateServiceLinkedRole": {
+        "StringEquals": {
+            "iam:AWSServiceName": [
+                f"{name}.amazonaws.com"
+                for name in (
+                    "autoscaling",
+                    "elasticache",
+                    "lambda.application-autoscaling",
+                    "spot",
+                )
+            ]
+        }
+    },
+}
+"""Of actions that could make the stacks' roles useful to others."""
+_OWN = {"StringLike": {"aws:ResourceTag/aws:cloudformation:stack-name": "Nitro*"}}
+"""CloudFormation tags with it what it makes, as far as the schema of the kind says so."""
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"cache": "none", "learner": "function", "provisioned": 0, "update_s": 100, "deadline_s": 60},
     {"cache": "none", "learner": "external", "deadline_s": 60},
-    {"learner": "gmi"},
 )
 """Experiments that have every kind of resource."""
 
@@ -127,7 +151,25 @@ def rights(kinds: set[str]) -> dict[str, list[str]]:
             found[action] = ["*"]
         elif action in all_actions(service) and (resources := _resources(action)):
             found[action] = resources
-    return found
+    wide = [action.rstrip("*") for action in found if action.endswith("*")]
+    return {
+        action: resources
+        for action, resources in found.items()
+        if action.endswith("*") or not action.startswith(tuple(wide))
+    }
+
+
+def conditions(kinds: set[str]) -> dict[str, dict[str, Any]]:
+    """Returns the conditions of actions: network parts are deleted only with the tag of a stack of this project."""
+    own = {
+        action: _OWN
+        for kind in kinds
+        if kind.startswith("AWS::EC2::")
+        and schema_of(kind).get("tagging", {}).get("cloudFormationSystemTags")
+        for action in schema_of(kind)["handlers"]["delete"]["permissions"]
+        if action.lower() == f"ec2:delete{kind.rpartition(':')[2]}".lower()
+    }
+    return CONDITIONS | own
 
 
 def _handler_actions(kinds: set[str]) -> Iterator[str]:
@@ -158,14 +200,18 @@ def _resources(action: str) -> list[str]:
     return sorted(found)
 
 
-def policies(allowed: dict[str, list[str]]) -> list[dict[str, Any]]:
-    """Returns policy documents, each within IAM's limit, with one statement for each set of resources."""
-    by_resources: dict[tuple[str, ...], list[str]] = defaultdict(list)
+def policies(
+    allowed: dict[str, list[str]], limits: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Returns policy documents, each within IAM's limit, with one statement for each set of resources and condition."""
+    by_resources: dict[tuple[tuple[str, ...], str], list[str]] = defaultdict(list)
     for action, resources in sorted(allowed.items()):
-        by_resources[tuple(resources)].append(action)
+        by_resources[tuple(resources), json.dumps(limits.get(action))].append(action)
     documents: list[dict[str, Any]] = []
-    for resources, actions in sorted(by_resources.items(), key=lambda pair: pair[1]):
+    for (resources, limit), actions in sorted(by_resources.items(), key=lambda pair: pair[1]):
         statement = {"Effect": "Allow", "Action": actions, "Resource": list(resources)}
+        if limit != "null":
+            statement["Condition"] = json.loads(limit)
         last = documents[-1] if documents else {"Statement": []}
         longer = {"Version": "2012-10-17", "Statement": [*last["Statement"], statement]}
         if documents and len(json.dumps(longer, separators=(",", ":"))) <= CHARACTERS_MAX:
@@ -179,7 +225,8 @@ def main() -> None:
     """Writes the policies."""
     for old in POLICIES.glob("execution_policy_*.json"):
         old.unlink()
-    for number, document in enumerate(policies(rights(resource_types())), 1):
+    kinds = resource_types()
+    for number, document in enumerate(policies(rights(kinds), conditions(kinds)), 1):
         path = POLICIES / f"execution_policy_{number}.json"
         path.write_text(json.dumps(document, indent=1) + "\n")
 

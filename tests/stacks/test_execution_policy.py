@@ -17,6 +17,7 @@ from tests.helpers import ROOT
 from tests.simulators.aws.gate import Gate
 from tests.simulators.aws.moto_types import EXECUTION_ROLE, REGION, deploy
 from tests.stacks.conftest import Assembly, Synthesise
+from tests.stacks.iam.policies import Request, is_allowed, read_statement
 
 sys.path.insert(0, str(ROOT / "docs"))
 import make_execution_policy as maker  # noqa: E402
@@ -45,6 +46,12 @@ def test_they_are_up_to_date(synthesise: Synthesise) -> None:
     known = {action for path in FILES for action in _actions(json.loads(path.read_text()))}
     needed = set(maker.rights({kind for kind in kinds if kind.startswith("AWS::")}))
     assert needed <= known, "run python docs/make_execution_policy.py"
+    conditions = maker.conditions(kinds)
+    for path in FILES:
+        for one in json.loads(path.read_text())["Statement"]:
+            assert {json.dumps(conditions.get(action)) for action in one["Action"]} == {
+                json.dumps(one.get("Condition"))
+            }
     for path in FILES:
         text = json.dumps(json.loads(path.read_text()), separators=(",", ":"))
         assert len(text) <= maker.CHARACTERS_MAX
@@ -76,6 +83,49 @@ def test_without_one_of_them_a_stack_fails(
     _give(account, [path.read_text().replace(f'"{action}"', '"sts:None"') for path in FILES])
     with pytest.raises(ClientError, match=action):
         _deploy_all(account, synthesise(cache="none"))
+
+
+_NETWORK = "aws:ResourceTag/aws:cloudformation:stack-name"
+_ROLE, _VPC = "arn:aws:iam::123456789012:role/Nitro-x", "arn:aws:ec2:us-east-1:123456789012:vpc/v"
+_LINKED = "arn:aws:iam::123456789012:role/aws-service-role/{0}/{0}"
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "key", "allowed", "denied"),
+    [
+        (
+            "iam:PassRole",
+            _ROLE,
+            "iam:PassedToService",
+            "lambda.amazonaws.com",
+            "glue.amazonaws.com",
+        ),
+        ("ec2:DeleteVpc", _VPC, _NETWORK, "NitroNetwork", "Production"),
+        ("ec2:DeleteSubnet", _VPC, _NETWORK, "NitroNetwork", "Production"),
+        (
+            "iam:CreateServiceLinkedRole",
+            _LINKED.format("elasticache.amazonaws.com"),
+            "iam:AWSServiceName",
+            "elasticache.amazonaws.com",
+            "organizations.amazonaws.com",
+        ),
+    ],
+)
+def test_they_reach_no_services_and_networks_of_others(
+    action: str, resource: str, key: str, allowed: str, denied: str
+) -> None:
+    statements = [
+        read_statement(one, str)
+        for path in FILES
+        for one in json.loads(path.read_text())["Statement"]
+    ]
+    answers = [
+        is_allowed(statements, Request(action, resource, context))
+        for context in ({key: (allowed,)}, {key: (denied,)}, {})
+    ]
+    assert answers == [True, False, False]
+    assert not is_allowed(statements, Request("iam:AttachRolePolicy", _ROLE))
+    assert not is_allowed(statements, Request("iam:DeleteRolePermissionsBoundary", _ROLE))
 
 
 def _deploy_all(account: Any, made: Assembly) -> None:

@@ -264,8 +264,8 @@ def _model(service: str) -> tuple[ServiceModel, ServiceOperationRouter]:
 
 
 def _tags(arn: str, region: str) -> Mapping[str, str]:
-    """Returns the tags of an instance. No policy depends on tags of anything else."""
-    if ":instance/" not in arn:
+    """Returns the tags of a resource of EC2. No policy depends on tags of anything else."""
+    if ":ec2:" not in arn:
         return {}
     found = get_backend("ec2")[_ACCOUNT][region].describe_tags(
         {"resource-id": [arn.rpartition("/")[2]]}
