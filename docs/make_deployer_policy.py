@@ -69,6 +69,7 @@ _NAMES = (
     (r"(function:Nitro-\*-\w+):\d+$", r"\1:*"),
     (r"(execution:Nitro-\*-coordinator):.*", r"\1:*"),
     (r"(role/Nitro-\*-PoolRole).*", r"\1*"),
+    (r"stack/CDKToolkit/", "stack/CDKToolkit*/"),
     (r"instance/i-\w+", "instance/*"),
     (r"ec2/L-\w+$", "ec2/*"),
 )
@@ -119,10 +120,14 @@ def deploying(calls: Path) -> Rights:
 
 
 def bootstrapping(calls: Path) -> Rights:
-    """Returns the calls of `cdk bootstrap`, and CloudFormation's calls to create its template's resources."""
+    """Returns the calls of `cdk bootstrap`, and CloudFormation's calls to create its template's resources.
+
+    If that fails, CloudFormation deletes them, and the next `cdk bootstrap` the stack.
+    """
     found: Rights = defaultdict(set)
     for _, one in decisions(calls):
         found[one["action"]].add(re.sub("/[^/]*$", "/*", general(one["resource"])))
+    found["cloudformation:DeleteStack"] = set(found["cloudformation:CreateChangeSet"])
     command = [sys.executable, "-m", "stacks.deploy.cdk", "bootstrap", "--show-template"]
     shown = subprocess.check_output(command, cwd=ROOT)
     for action in _creations(yaml.load(shown, yaml.BaseLoader)):
@@ -153,7 +158,7 @@ def _can_concern(action: str, arn: str) -> bool:
 def _creations(template: Mapping[str, Any]) -> Iterator[str]:
     kinds = {one["Type"] for one in template["Resources"].values() if "Condition" not in one}
     for kind in sorted(kinds):
-        for handler in ("create", "read"):
+        for handler in ("create", "read", "delete"):
             yield from schema_of(kind)["handlers"].get(handler, {"permissions": []})["permissions"]
 
 

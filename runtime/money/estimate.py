@@ -225,6 +225,7 @@ def start(
     """
     pulled_bytes, unpacked_bytes = IMAGE_BYTES[has_gpu]
     # CloudFormation makes cache and function at the same time, and the instance's group last.
+    parts = ["cache"] * has_cache + ["function"] * has_function
     function_s = FUNCTION_S if has_function else ROLES_S
     making_s = max(CACHE_S if has_cache else 0.0, function_s + (WARM_S if is_warm else 0.0))
     making_usd = (
@@ -239,7 +240,7 @@ def start(
     return Start(
         (
             Phase(
-                "cache and function" if has_function else "roles",
+                " and ".join(parts) or "roles",
                 making_s,
                 MAKING_LIMIT_S,
                 making_usd,

@@ -83,7 +83,7 @@ def check_tools() -> None:
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
         raise AccountError(
-            f"`{program} info` fails, so images cannot be built: {one_line(said or str(error)).rstrip('.')}. Install "
+            f"`{program} info` fails, so images cannot be built: {one_line(said or str(error)).rstrip('.?')}. Install "
             "and start Docker, or name another program that understands its commands in the variable CDK_DOCKER"
         ) from error
 

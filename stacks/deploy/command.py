@@ -86,9 +86,9 @@ def _synthesise(options: argparse.Namespace) -> int:
 def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     context = _context(options)
     plan = Plan.from_context(context.get)
-    check_tools()
     session = open_session()
     account_id, client = identify(session), clients(session)
+    check_tools()
     check_bootstrap(client)
     check_version(client)
     prices, remark = _prices(session, plan, options.prices)

@@ -23,8 +23,6 @@ def limits(plan: Plan) -> dict[str, str]:
     """Returns the deployment's parts, limits and costs, each with a label."""
     experiment, estimate, start = plan.experiment, plan.estimate, plan.start
     usd, tail_usd = experiment.budget.usd, estimate.tail_usd
-    burn_usd = estimate.burn_usd_per_hour
-    work_usd = _work_usd_per_hour(plan)
     phases = ", ".join(f"{phase.name} {_minutes(phase.expected_s)}" for phase in start.phases)
     return {
         "deployment": f"{plan.stack_name}, run {plan.run}",
@@ -34,22 +32,48 @@ def limits(plan: Plan) -> dict[str, str]:
         "cache": experiment.cache.kind,
         "budget": f"${usd:g} in all, as long as the guard runs: ${usd - tail_usd:.2f} to spend, of which about "
         f"${start.counted_usd:.2f} go into the start; ${tail_usd:.4f} are kept for taking everything down",
-        "an hour": f"${burn_usd:.3f} at most for running resources: learner ${estimate.learner_usd_per_hour:.3f}, "
-        f"cache ${estimate.cache_usd_per_hour:.3f}, warm actors ${estimate.provisioned_usd_per_hour:.3f}; functions "
-        f"at work come on top, all of them all the time ${work_usd:.2f}",
+        "an hour": _an_hour(plan),
         "start": f"about {_minutes(start.expected_s)} minutes with images that are pushed: {phases}; it costs "
         f"${start.usd:.3f}, counted as ${start.counted_usd:.3f}: to whole minutes",
         "guard": f"looks every {INTERVAL_S:.0f} s, and deletes the stack when the run has ended, when its money is "
         f"spent, when nothing was heard of it for {LATE_S / 60:.0f} minutes ({STARTING_S / 60:.0f} while it starts, "
         f"{MISSING_S / 60:.0f} from the beginning), or after budget.lifetime_hours = "
         f"{experiment.budget.lifetime_hours:g}",
-        "no guard": f"if the guard fails too, AWS ends the learner and warm actors after {plan.lifetime_hours:.1f} "
-        f"hours: ${burn_usd * plan.lifetime_hours:.2f} in all, and at most ${work_usd * plan.lifetime_hours:.2f} for "
-        f"functions at work; then ${estimate.cache_usd_per_hour:.3f} an hour for the cache until you stop it",
+        "no guard": _without_guard(plan),
         "after that": "results, $0.023 a GB and month, and images, $0.10 a GB and month, until you delete them",
         "shared": "network, guard and results bucket: about $0.60 a month",
         "prices": f"{plan.prices.source} for {plan.prices.region}, {plan.prices.as_of}; AWS' bill is what counts",
     }
+
+
+def _an_hour(plan: Plan) -> str:
+    estimate = plan.estimate
+    parts = {
+        "learner": estimate.learner_usd_per_hour,
+        "cache": estimate.cache_usd_per_hour,
+        "warm actors": estimate.provisioned_usd_per_hour,
+    }
+    prices = [f"{name} ${usd:.3f}" for name, usd in parts.items() if usd > 0.0]
+    text = f"${estimate.burn_usd_per_hour:.3f} at most for running resources: {', '.join(prices)}"
+    if plan.has_function:
+        work_usd = _work_usd_per_hour(plan)
+        text += f"; functions at work come on top, all of them all the time ${work_usd:.2f}"
+    return text
+
+
+def _without_guard(plan: Plan) -> str:
+    """Describes what it can cost if AWS' own services must end it."""
+    estimate, hours = plan.estimate, plan.lifetime_hours
+    ended = [] if plan.is_external else ["the learner" if plan.has_instance else "the rounds"]
+    ended += ["warm actors"] if plan.provisioned_actors else []
+    text = f"if the guard fails too, AWS ends {' and '.join(ended) or 'nothing'} after {hours:.1f} hours: "
+    text += f"${estimate.burn_usd_per_hour * hours:.2f} in all"
+    if plan.has_function:
+        work_usd = _work_usd_per_hour(plan)
+        text += f", and at most ${work_usd * hours:.2f} for functions at work"
+    if plan.experiment.has_elasticache:
+        text += f"; then ${estimate.cache_usd_per_hour:.3f} an hour for the cache until you stop it"
+    return text
 
 
 def _learner(plan: Plan) -> str:

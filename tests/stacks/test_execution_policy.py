@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -17,7 +18,7 @@ from tests.helpers import ROOT
 from tests.simulators.aws.gate import Gate
 from tests.simulators.aws.moto_types import EXECUTION_ROLE, REGION, deploy
 from tests.stacks.conftest import Assembly, Synthesise
-from tests.stacks.iam.policies import Request, is_allowed, read_statement
+from tests.stacks.iam.policies import Request, Statement, is_allowed, read_statement
 
 sys.path.insert(0, str(ROOT / "docs"))
 import make_execution_policy as maker  # noqa: E402
@@ -85,6 +86,27 @@ def test_without_one_of_them_a_stack_fails(
         _deploy_all(account, synthesise(cache="none"))
 
 
+def _statements(files: list[Path]) -> list[Statement]:
+    return [
+        read_statement(one, str)
+        for path in files
+        for one in json.loads(path.read_text())["Statement"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["cloudformation:CreateChangeSet", "cloudformation:DeleteStack", "iam:DeleteRole"],
+)
+def test_a_bootstrap_of_ones_own_name_can_be_made_and_deleted_after_it_has_failed(
+    action: str,
+) -> None:
+    statements = _statements([FILES[0].with_name("bootstrap_policy.json")])
+    stack = "arn:aws:cloudformation:us-east-1:123456789012:stack/CDKToolkit-acme/1"
+    role = "arn:aws:iam::123456789012:role/cdk-hnb659fds-deploy-role"
+    assert is_allowed(statements, Request(action, role if "iam:" in action else stack))
+
+
 _NETWORK = "aws:ResourceTag/aws:cloudformation:stack-name"
 _ROLE, _VPC = "arn:aws:iam::123456789012:role/Nitro-x", "arn:aws:ec2:us-east-1:123456789012:vpc/v"
 _LINKED = "arn:aws:iam::123456789012:role/aws-service-role/{0}/{0}"
@@ -114,11 +136,7 @@ _LINKED = "arn:aws:iam::123456789012:role/aws-service-role/{0}/{0}"
 def test_they_reach_no_services_and_networks_of_others(
     action: str, resource: str, key: str, allowed: str, denied: str
 ) -> None:
-    statements = [
-        read_statement(one, str)
-        for path in FILES
-        for one in json.loads(path.read_text())["Statement"]
-    ]
+    statements = _statements(FILES)
     answers = [
         is_allowed(statements, Request(action, resource, context))
         for context in ({key: (allowed,)}, {key: (denied,)}, {})

@@ -303,7 +303,7 @@ class Account:
         return Deployment(stack, found["StackId"], tags)
 
     def remove_shared(self) -> None:
-        """Deletes the shared stacks, as `make destroy-shared` does when nothing needs them any more."""
+        """Deletes the shared stacks, as people do when nothing needs them any more."""
         for name in reversed(SHARED_STACKS):
             self.client("cloudformation").delete_stack(StackName=name)
             self.clock.advance(DELETION_S)

@@ -477,6 +477,11 @@ class Rehearsal:
         spend = {name: self._spend(name) for name in names}
         if not left:
             self.account.remove_shared()
+            self.record.tell(
+                "people",
+                f"{', '.join(SHARED_STACKS)} are removed, too; in AWS they stay until you remove them: "
+                "docs/guides/deploy.md, Remove the shared stacks",
+            )
         found = difference(self.account.inventory(), self._found_first)
         self.check(
             left or set(found) <= {"buckets"}, f"left of what is shared: {json.dumps(found)}"

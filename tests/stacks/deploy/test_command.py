@@ -233,6 +233,41 @@ def test_every_figure_is_plain_arithmetic(
     )
 
 
+def test_dockers_own_words_and_what_to_do_are_two_sentences(
+    aws: Cdk,
+    file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho 'Is the docker daemon running?' >&2\nexit 1\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("CDK_DOCKER", str(docker))
+    assert run(file) == 2
+    assert "Is the docker daemon running. Install and start Docker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "ended", "parts"),
+    [
+        ("hopper", "the learner", ["learner"]),
+        ("hopper-stellaris", "the rounds", ["learner"]),
+        ("nitro", "the learner and warm actors", ["learner", "cache", "warm actors"]),
+    ],
+)
+def test_only_parts_that_a_deployment_has_are_named(
+    name: str, ended: str, parts: list[str]
+) -> None:
+    plan = Plan.from_context({"experiment": str(ROOT / "experiments" / f"{name}.yaml")}.get)
+    said = costs.limits(plan)
+    assert f"AWS ends {ended} after" in said["no guard"]
+    assert ("for the cache" in said["no guard"]) == ("cache" in parts)
+    assert re.findall(r"([a-z ]+) \$", said["an hour"].split(": ")[1].split(";")[0]) == [
+        part if part == parts[0] else f" {part}" for part in parts
+    ]
+
+
 def test_the_expected_cost_is_that_of_the_files_rounds(file: Path) -> None:
     plan = Plan.from_context({"experiment": str(file)}.get)
     (rounds, actors), steps = rounds_of(plan.experiment), 256
@@ -396,6 +431,11 @@ def test_a_stack_of_that_name_has_to_be_ended_first(
             "version is 5; allowed: from 6. Nothing was deployed; `make",
         ),
         ({"CDK_DOCKER": "no-such-docker"}, ("", ""), "`no-such-docker info` fails, so images"),
+        (
+            {"CDK_DOCKER": "no-such-docker", "AWS_DEFAULT_REGION": ""},
+            ("", ""),
+            "no region is set: set AWS_DEFAULT_REGION=",
+        ),
         ({"CDK_DOCKER": str(shutil.which("false"))}, ("", ""), "info` fails, so images"),
     ],
 )
