@@ -39,7 +39,8 @@ from runtime.experiment.loading import load_experiment  # noqa: E402
 from runtime.experiment.resolved import ResolvedExperiment  # noqa: E402
 from runtime.learner.batch import assemble_batch  # noqa: E402
 from runtime.training.evaluation import Evaluator  # noqa: E402
-from runtime.training.preflight import preflight  # noqa: E402
+from runtime.training.preflight import fit  # noqa: E402
+from runtime.training.trial import try_experiment  # noqa: E402
 
 TABLE_PATH = ROOT / "papers" / "units.json"
 EPISODES = 3
@@ -183,7 +184,8 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     workloads: dict[str, dict[str, float]] = {}
     for path in shipped():
-        _, fitted = preflight(load_experiment(path).resolved())
+        experiment = load_experiment(path).resolved()
+        fitted = fit(experiment, try_experiment(experiment))
         if (name := workload(fitted)) not in workloads:
             units = measured(fitted, repeats)
             workloads[name] = {unit: float(f"{units[unit]:.4g}") for unit in units}

@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.work_rates import measured
 from runtime import learner
 from runtime.experiment.loading import load_experiment
-from runtime.training.preflight import preflight
+from runtime.training.preflight import fit
+from runtime.training.trial import try_experiment
 
 REPEATS = 3
 
@@ -29,5 +30,6 @@ if __name__ == "__main__":
         return make(spec, device=device)
 
     learner.make_learner = make_there
-    _, fitted = preflight(load_experiment(Path(path)).resolved())
+    experiment = load_experiment(Path(path)).resolved()
+    fitted = fit(experiment, try_experiment(experiment))
     print(json.dumps(measured(fitted, REPEATS, time.perf_counter)))

@@ -73,11 +73,10 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _predicted(options: argparse.Namespace) -> list[str]:
     """Prints predictions; returns the memory size of the cheapest run."""
-    from runtime.cli.plan_measuring import changed, limits, measure
+    from runtime.cli.plan_measuring import changed, limits, measure, tried
     from runtime.cli.plan_prediction import memories, predict_all, ways, work_of
     from runtime.money.estimate import rounds_of
     from runtime.money.prices import PRICES
-    from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, options.set)
     deployed = base.resolved(is_deployed=True)
@@ -89,7 +88,7 @@ def _predicted(options: argparse.Namespace) -> list[str]:
             "is chosen; allowed: fleet.kind = auto | lambda"
         )
     here = {**limits(), "learner": {"kind": "instance"}, "fleet": {"kind": "local"}}
-    environment, fitted = preflight(changed(base, here, "plan").resolved())
+    environment, fitted = tried(changed(base, here, "plan").resolved())
     say(f"running rounds of {options.experiment} here …")
     # Without lock-step, which functions do not have.
     alone = fitted.environment.model_copy(update={"vector": 1})
@@ -180,10 +179,9 @@ def _check_measurable(deployed: ResolvedExperiment) -> None:
 
 def _measured(options: argparse.Namespace) -> list[str]:
     """Searches for the fastest layout on this machine; returns its settings."""
-    from runtime.cli.plan_measuring import make_profiler
+    from runtime.cli.plan_measuring import make_profiler, tried
     from runtime.gmi.gmi_settings import INSTANCES_MAX, GmiSettings
     from runtime.gmi.search import fastest, is_faster, layouts, search
-    from runtime.training.preflight import preflight
 
     base = load_trusted_experiment(options.experiment, [*options.set, "learner.kind=gmi"])
     settings = base.learner
@@ -192,7 +190,7 @@ def _measured(options: argparse.Namespace) -> list[str]:
         raise ExperimentError(
             f"learner.layout = {settings.layout}: --measure compares layouts that learn the same; allowed: holistic"
         )
-    _, experiment = preflight(base.resolved())
+    _, experiment = tried(base.resolved())
     has_worlds = experiment.environment.has_worlds
     actors, cores = experiment.scaler.most_actors, experiment.fleet.processes
     say(f"measuring layouts of {options.experiment} on {cores} cores …")

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from lambda_actor.trial import TriedEnvironment
 from runtime.errors import RunError
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.resolved import ResolvedExperiment
@@ -24,6 +25,7 @@ from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.training.backends import make_backend
 from runtime.training.callbacks import Callback, RunControl
+from runtime.training.preflight import preflight
 from runtime.training.run import train
 
 ROUNDS = 6
@@ -96,6 +98,11 @@ class MeasuredRounds:
 
     rows: list[RoundRow]
     actor_mib: int
+
+
+def tried(experiment: ResolvedExperiment) -> tuple[TriedEnvironment, ResolvedExperiment]:
+    """Refuses what cannot run on this machine; see `preflight`."""
+    return preflight(experiment, make_backend(experiment))
 
 
 def measure(experiment: ResolvedExperiment, say: Say) -> MeasuredRounds:

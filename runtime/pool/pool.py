@@ -99,9 +99,7 @@ class ActorPool:
                 flush=True,
             )
         backend = _backend_of(experiment, resolved)
-        tried, fitted = preflight(
-            resolved, backend.prices, is_billed=backend.cost_basis == "metered"
-        )
+        tried, fitted = preflight(resolved, backend)
         path = (
             Path(out)
             if out is not None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lambda_actor.trial import TriedEnvironment, dropped
 from runtime.fleet.inline import ShieldedFleet
@@ -26,8 +27,6 @@ from runtime.show.terminal import counted, short_time
 if TYPE_CHECKING:
     from runtime.experiment.resolved import ResolvedExperiment
 
-HERE = "local"
-"""The basis of dollars that nobody bills."""
 STANDING_USD_MIN = 5e-5
 """Smaller idle costs are billed without an event, since they are shown as 0.0000."""
 _ROUNDING_USD = 1e-10
@@ -83,19 +82,26 @@ class Resources:
     ran_s: float = math.inf
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """A place for runs, with its prices.
 
     Attributes:
-        cost_basis: `HERE` for seconds of this machine at list prices, or ``metered`` if someone bills them.
+        is_billed: Whether someone bills what runs there.
+        is_deployed: Whether it is a deployment in AWS, which also pays for CloudWatch, a bucket and the ledger.
         prices: Prices for the bill.
     """
 
-    cost_basis: str
+    is_billed: bool
+    is_deployed: bool = False
     prices: PriceTable
 
-    def fetch(self, directory: RunDirectory) -> None:
-        """Takes over the run, and copies its files kept elsewhere into its directory.
+    @property
+    def cost_basis(self) -> str:
+        """The basis of its dollars in records: seconds of this machine at list prices, or usage that someone bills."""
+        return "metered" if self.is_billed else "local"
+
+    def fetch(self, directory: RunDirectory) -> None:  # noqa: B027
+        """Takes over the run, and copies its files kept elsewhere into its directory. By default there are none.
 
         Called first, before anything reads the directory.
 
@@ -103,6 +109,7 @@ class Backend(Protocol):
             RunError: The run cannot be taken over.
         """
 
+    @abstractmethod
     def open(self, opening: Opening) -> Resources:
         """Opens the run's resources, and puts whatever must be closed on its stack.
 

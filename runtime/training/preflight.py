@@ -12,24 +12,21 @@ from runtime.fleet.sizes import check_sizes
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter
 from runtime.money.model import CostModel
-from runtime.money.prices import PRICES, PriceTable
+from runtime.money.prices import PriceTable
 from runtime.money.work import Limits
 from runtime.training.costs import init_s, make_cost_model, make_phase_times
+from runtime.training.opening import Backend
 from runtime.training.trial import try_experiment
 
 
 def preflight(
-    experiment: ResolvedExperiment,
-    prices: PriceTable = PRICES,
-    *,
-    is_billed: bool = True,
+    experiment: ResolvedExperiment, backend: Backend
 ) -> tuple[TriedEnvironment, ResolvedExperiment]:
     """Refuses experiments that cannot work.
 
     Args:
         experiment: Resolved.
-        prices: Prices for the worst case of a round.
-        is_billed: Whether someone bills it. If not, it may begin under tightened limits.
+        backend: Where it is to run. If nobody bills it, it may begin under tightened limits.
 
     Returns:
         The tried environment, and the experiment with the settings that depend on it.
@@ -50,17 +47,18 @@ def preflight(
     model = make_cost_model(
         fitted,
         environment.spaces,
-        prices,
+        backend.prices,
         concurrency=at_once,
-        is_deployed=is_billed,
+        is_deployed=backend.is_deployed,
     )
-    needed_usd, limits = _smallest_round(fitted, model, is_billed=is_billed)
+    needed_usd, limits = _smallest_round(fitted, model, is_billed=backend.is_billed)
     if needed_usd > experiment.budget.usd:
-        least_usd = needed_usd
-        until = "with every part until its own limit"
-        if limits.is_tightened:
-            least_usd *= 2
-            until = "a quarter more than the trial makes likely; trials vary by about two"
+        least_usd = needed_usd * (2 if limits.is_tightened else 1)
+        until = (
+            "a quarter more than the trial makes likely; trials vary by about two"
+            if limits.is_tightened
+            else "with every part until its own limit"
+        )
         actors = experiment.scaler.smallest_round
         work = "a single actor" if fitted.learner.is_external else f"one round of {actors} actors"
         raise BudgetTooSmallError(

@@ -86,9 +86,7 @@ def train(
         RunError: Nothing was started: the experiment, the directory, the server, the checkpoint or W&B is not usable.
         Interrupted: A signal arrived before the first round.
     """
-    environment, fitted = preflight(
-        experiment, backend.prices, is_billed=backend.cost_basis == "metered"
-    )
+    environment, fitted = preflight(experiment, backend)
     made = make_callbacks(fitted, callbacks)
     signals, started_s = Signals(), time.monotonic()
     with ShieldedStack(signals.shield) as stack:

@@ -12,6 +12,7 @@ import pytest
 
 from runtime.errors import ExperimentError
 from runtime.experiment.loading import load_experiment
+from runtime.training.backends import make_backend
 from runtime.training.preflight import preflight
 from tests.helpers import (
     PATIENCE_S,
@@ -97,7 +98,7 @@ def test_a_simulator_that_exists_once_is_refused_where_several_would_play(
     experiment = load_experiment(server_file(tmp_path, processes, every_rounds)).resolved()
     words = "the port is in use, in .*, while another one exists; allowed: fleet.processes = 1 and"
     with pytest.raises(ExperimentError, match=words):
-        preflight(experiment)
+        preflight(experiment, make_backend(experiment))
     assert not any(map(is_alive, programs(tmp_path)))
 
 

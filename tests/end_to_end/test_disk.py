@@ -41,7 +41,7 @@ from runtime.show.display import RunDisplay
 from runtime.training import run as training
 from runtime.training.costs import make_cost_model
 from runtime.training.evaluation import Evaluation
-from runtime.training.opening import HERE, RecordsElsewhere, Resources
+from runtime.training.opening import Backend, RecordsElsewhere, Resources
 from tests.fakes import OrderedFleet
 from tests.helpers import results_only, rounds
 from tests.simulators.bucket import Bucket
@@ -87,13 +87,10 @@ class Evaluator:
         pass
 
 
-class Here:
+class Here(Backend):
     """This machine as a backend whose actors play in this process."""
 
-    cost_basis, prices = HERE, PRICES
-
-    def fetch(self, directory: RunDirectory) -> None:
-        pass
+    is_billed, prices = False, PRICES
 
     def open(self, opening: Opening) -> Resources:
         meter = Meter(make_cost_model(opening.experiment, opening.spaces, PRICES), Budget(1.0))
@@ -133,7 +130,7 @@ class Item:
 class Deployed(Here):
     """AWS as a backend with an in-memory bucket and no guard."""
 
-    cost_basis, rounds_begun = "metered", 0
+    is_billed, is_deployed, rounds_begun = True, True, 0
     metrics = SimpleNamespace(round_finished=lambda row: None, flush=lambda: None)
 
     def __init__(self, bucket: Bucket, item: Item) -> None:

@@ -16,7 +16,6 @@ from runtime.experiment.loading import experiment_from_tree
 from runtime.money.budget import Budget
 from runtime.money.prices import PRICES
 from runtime.show.seeds_table import table_lines
-from runtime.training.opening import HERE
 from runtime.training.run import RunResult
 from runtime.training.seeds import fair_share_usd, train_seeds
 from runtime.training.summary import summarise
@@ -40,7 +39,7 @@ def test_the_runs_together_never_exceed_the_budget(budget_usd: float, used: list
 EXPERIMENT = experiment_from_tree(
     {"environment": {"id": "some:thing"}, "budget": {"usd": 1.0}}, source="x"
 ).resolved()
-BACKEND = SimpleNamespace(cost_basis=HERE, prices=PRICES)
+BACKEND = SimpleNamespace(cost_basis="local", prices=PRICES)
 
 
 def trained(out: Path, *, resume: bool, fails_at: int | None = None) -> RunResult:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -18,6 +19,8 @@ from lambda_actor.trial import TriedEnvironment
 from runtime.errors import BudgetTooSmallError, EnvironmentNotHereError, ExperimentError
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
+from runtime.money.prices import PRICES
+from runtime.training.backends import make_backend
 from runtime.training.preflight import preflight
 from runtime.training.trial import try_environment
 from tests.cases.simulators import CROWDED_S
@@ -171,7 +174,8 @@ def long(kind: str, **kwargs: Any) -> dict[str, Any]:
 
 
 def fitted(path: Path) -> tuple[TriedEnvironment, ResolvedExperiment]:
-    return preflight(load_experiment(path).resolved())
+    experiment = load_experiment(path).resolved()
+    return preflight(experiment, make_backend(experiment))
 
 
 # What a trial finds out
@@ -330,11 +334,13 @@ def test_an_environment_that_fails_is_refused_with_its_reason_and_place(
 
 
 def test_a_budget_must_hold_all_waves_of_the_first_round(tmp_path: Path) -> None:
+    billed: Any = SimpleNamespace(is_billed=True, is_deployed=False, prices=PRICES)
+
     def needed_usd(processes: int) -> float:
         path = write(tmp_path / "one.yaml", "CartPole-v1", processes=processes)
         experiment = load_experiment(path, ["budget.usd=1e-6"]).resolved()
         with pytest.raises(BudgetTooSmallError) as caught:
-            preflight(experiment)
+            preflight(experiment, billed)
         return float(re.findall(r"worst case is ([\d.]+) USD", str(caught.value))[0])
 
     assert needed_usd(1) > needed_usd(2) == needed_usd(4)

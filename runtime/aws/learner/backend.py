@@ -40,20 +40,20 @@ from runtime.training.backends.cache import (
 )
 from runtime.training.backends.this_machine import MakeMeter, open_here
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import LearnerFunctions, Resources
+from runtime.training.opening import Backend, LearnerFunctions, Resources
 
 
-class AwsBackend:
+class AwsBackend(Backend):
     """A deployment as a place for its learner's run.
 
     Attributes:
-        cost_basis: Metered, because Lambda reports billed durations.
         prices: The deployment's prices.
         heartbeat: Reports the learner to the guard.
         rounds_begun: Attempts at rounds for which there was time.
     """
 
-    cost_basis = "metered"
+    is_billed = True
+    is_deployed = True
 
     def __init__(
         self,

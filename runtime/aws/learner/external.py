@@ -55,7 +55,7 @@ from runtime.records.run_directory import RunDirectory
 from runtime.times import LATE_S
 from runtime.training.backends.cache import NO_CACHE
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import Resources
+from runtime.training.opening import Backend, Resources
 
 _CLOSED = "the pool was closed"
 _HOST_CHARACTERS = 60
@@ -120,15 +120,15 @@ def find_pool(name: str) -> FoundPool:
     )
 
 
-class PoolBackend:
+class PoolBackend(Backend):
     """Deployed actors as a place for a pool.
 
     Attributes:
-        cost_basis: Metered, because Lambda reports billed durations.
         prices: The deployment's prices.
     """
 
-    cost_basis = "metered"
+    is_billed = True
+    is_deployed = True
 
     def __init__(
         self,

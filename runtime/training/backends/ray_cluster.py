@@ -12,22 +12,20 @@ from runtime.fleet.ray_cluster import node_count
 from runtime.fleet.settings import RaySettings
 from runtime.money.budget import Budget
 from runtime.money.meter import BillingClock, Meter, steady_clock
-from runtime.money.prices import PRICES, PriceTable
-from runtime.records.run_directory import RunDirectory
+from runtime.money.prices import PRICES
 from runtime.training.backends.this_machine import open_here, open_learner
 from runtime.training.costs import make_cost_model
-from runtime.training.opening import Resources
+from runtime.training.opening import Backend, Resources
 
 
-class RayBackend:
-    """A Ray cluster as a place for runs.
+class RayBackend(Backend):
+    """A Ray cluster as a place for runs, billed by the hours that it is used.
 
     Attributes:
-        cost_basis: Metered by the hours that the cluster is used.
         prices: Prices of its nodes.
     """
 
-    cost_basis = "metered"
+    is_billed = True
 
     def __init__(self, experiment: ResolvedExperiment) -> None:
         """Checks whether the experiment can run there; starts nothing.
@@ -58,7 +56,7 @@ class RayBackend:
                 "instance | stellaris"
             )
 
-        self.prices: PriceTable = PRICES
+        self.prices = PRICES
         if ray.node_usd_per_hour is not None:
             self.prices = PRICES.model_copy(
                 update={
@@ -69,9 +67,6 @@ class RayBackend:
                     ),
                 }
             )
-
-    def fetch(self, directory: RunDirectory) -> None:
-        """Does nothing: the run is only in its directory."""
 
     def open(self, opening: Opening) -> Resources:
         """Joins or starts a cluster, which is billed from then on.

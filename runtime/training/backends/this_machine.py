@@ -30,18 +30,18 @@ from runtime.records.layout import LEDGER, LOCK, UPDATES
 from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import NO_CACHE, actor_event, open_cache
 from runtime.training.costs import init_s, make_cost_model
-from runtime.training.opening import HERE, LearnerFunctions, Resources
+from runtime.training.opening import Backend, LearnerFunctions, Resources
 
 
-class ThisMachine:
+class ThisMachine(Backend):
     """This machine as a place for runs.
 
     Attributes:
-        cost_basis: Local; nothing is paid.
         prices: List prices of the equivalent AWS resources.
     """
 
-    cost_basis, prices = HERE, PRICES
+    is_billed = False
+    prices = PRICES
 
     def __init__(self, experiment: ResolvedExperiment) -> None:
         """Checks whether the experiment can run here.
@@ -60,9 +60,6 @@ class ThisMachine:
             )
         if experiment.environment.backend == "warp":
             _require_warp()
-
-    def fetch(self, directory: RunDirectory) -> None:
-        """Does nothing: the run is only in its directory."""
 
     def open(self, opening: Opening) -> Resources:
         """Starts a server, if the run needs one and ``cache.url`` names none, and the actors' processes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,19 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import ExperimentError, RunError
+from runtime.errors import BudgetTooSmallError, ExperimentError, RunError
 from runtime.experiment.loading import load_experiment
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.fleet.opening import Opening
+from runtime.money.meter import BETWEEN_ROUNDS_S
+from runtime.money.prices import PRICES, WATCHED_USD_PER_HOUR
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.show.display import RunDisplay
 from runtime.training.backends import make_backend
 from runtime.training.backends.this_machine import ThisMachine
 from runtime.training.opening import Backend, RecordsElsewhere, Resources
+from runtime.training.preflight import preflight
 from runtime.training.run import train
 from tests.helpers import SMALL_EXPERIMENT, events, rounds
 
@@ -40,10 +44,10 @@ class Lost(RunError):
     """Raised when another machine's records are gone."""
 
 
-class Elsewhere(RecordsElsewhere):
+class Elsewhere(RecordsElsewhere, Backend):
     """A backend that only this test knows. It keeps another machine's records of a run in a list."""
 
-    cost_basis = "metered"
+    is_billed = True
 
     def __init__(self, experiment: ResolvedExperiment, fails_in_round: int = 0) -> None:
         self._inside = ThisMachine(experiment)
@@ -106,6 +110,35 @@ def test_what_a_backend_raises_ends_the_run_and_is_handed_on(file: Path, tmp_pat
     assert isinstance(result.error, Lost)
     assert result.summary["error"] == "Lost: the records are gone"
     assert len(rounds(out)) == 1
+
+
+def test_only_a_deployment_must_hold_cloudwatch_the_bucket_and_the_ledger(file: Path):
+    experiment = resolved(file, "budget.usd=1e-6", "fleet.processes=16")
+
+    def needed_usd(*, is_deployed: bool, put_usd: float) -> float:
+        backend = Elsewhere(experiment)
+        backend.is_deployed = is_deployed
+        backend.prices = PRICES.model_copy(update={"put_usd": put_usd})
+        with pytest.raises(BudgetTooSmallError) as caught:
+            preflight(experiment, backend)
+        return float(re.findall(r"worst case is ([\d.]+) USD", str(caught.value))[0])
+
+    own_usd = needed_usd(is_deployed=False, put_usd=1.0)
+    seconds = experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s
+    watched_usd = (seconds + BETWEEN_ROUNDS_S) * WATCHED_USD_PER_HOUR / 3600
+    deployed_usd = needed_usd(is_deployed=True, put_usd=0.0)
+    assert deployed_usd - own_usd == pytest.approx(watched_usd, abs=2e-6)
+    assert needed_usd(is_deployed=True, put_usd=1.0) > deployed_usd + 1.0
+
+
+def test_only_where_nobody_bills_a_run_may_begin_by_what_its_trial_took(file: Path):
+    experiment = resolved(file, "budget.usd=0.02")
+    with pytest.raises(BudgetTooSmallError, match="with every part until its own limit"):
+        preflight(experiment, Elsewhere(experiment))
+    preflight(experiment, make_backend(experiment))
+    poorer = resolved(file, "budget.usd=1e-9")
+    with pytest.raises(BudgetTooSmallError, match="a quarter more than the trial makes likely"):
+        preflight(poorer, make_backend(poorer))
 
 
 def test_a_run_on_one_machine_gets_it_and_lambda_needs_a_deployment(file: Path):
