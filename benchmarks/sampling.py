@@ -78,7 +78,6 @@ def actor(environment_id: str, cache_url: str) -> Turn:
         "cache_url": cache_url,
         "cache_credential": "",
         "cache_ttl_s": 600,
-        "stop_digest": "",
         "environment_id": environment_id,
         "preprocessing": "auto",
         "seed": 0,

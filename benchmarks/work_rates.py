@@ -103,7 +103,7 @@ def units_once(
     small, large = map(made, minibatches)
     weights = small.weights()
     event = {
-        **dict.fromkeys(("cache_url", "cache_credential", "stop_digest", "episode_id"), ""),
+        **dict.fromkeys(("cache_url", "cache_credential", "episode_id"), ""),
         "run_id": f"units {section.id}",
         "cache_ttl_s": 60,
         "environment_id": section.id,

@@ -6,7 +6,6 @@ All keys of a run share the hash tag ``{run_id}``, so a clustered server keeps t
     {run}:episode:<id>          EPISODE message of an open episode that this round continues
     {run}:trajectory:<id>       a submission: empty while it is awaited, then a TRAJECTORY message, keyed
                                 by the invocation id (paper §4). An actor whose key is gone gives up
-    {run}:stop                  the run's stop word once the run has ended. Every actor then gives up
 
 Everything has a time to live, so that nothing outlives a killed run for long. There is no queue and no script, which
 would need rights to write data that the learner trusts. The learner makes the key, later reads and deletes it in one
@@ -15,8 +14,11 @@ transaction, and reads no more than a trajectory may have.
 Actors run foreign code, so learner and actors are different users of the server. A hostile actor can store junk, which
 is never read and expires. At worst it fills the server's memory, and the run fails within its budget. It can store a
 false trajectory under its own invocation id, or under another's, which it can guess, and overwrite the weights and
-episodes that other actors of the run read. It cannot stop the run, because the stop key only counts with the stop word.
-Actors know its SHA-256. The word itself is in the learner's memory and in the ledger, from where the guard sends it.
+episodes that other actors of the run read.
+
+When the learner ends a run, it takes the submissions of all actors in flight. Each of them checks its key once a
+second, and gives up if the key is gone or the server does not answer. A learner that is killed takes nothing, and a
+hostile actor can make a key again: then an actor plays until its fragment's end or its time limit, which is reserved.
 
 On one machine, actors are processes of the same user, and the server has no users of its own.
 """
@@ -27,7 +29,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import sha256
 from typing import Any
 
 import redis
@@ -44,12 +45,11 @@ from lambda_actor.inline import ACCEPTED, LATE
 
 LEARNER_RIGHTS = "on ~{*}:* -@all +ping +set +getrange +del +scan +multi +exec"
 """The learner's rights in AWS, as an ACL of Redis 6: the commands that it uses."""
-ACTOR_RIGHTS = "on ~{*}:weights:* ~{*}:episode:* ~{*}:trajectory:* ~{*}:stop -@all +ping +get +getrange +exists +set"
+ACTOR_RIGHTS = "on ~{*}:weights:* ~{*}:episode:* ~{*}:trajectory:* -@all +ping +get +exists +set"
 """The actors' rights: they read weights and episodes, and store trajectories.
 
 ElastiCache has Redis 6's access control, where a key is for reading and writing. So a hostile actor may also
 overwrite weights and episodes of its own run, and read trajectories: the round's other actors then play another policy.
-They may also write the stop key. Without the run's stop word that has no effect.
 """
 
 _SOCKET_TIMEOUT_S = 6.0
@@ -57,12 +57,6 @@ _SILENCE_S = 10.0
 """For this long after a time-out nothing is asked."""
 _READ_BYTES = 2**18
 """Bytes per read. Weights for pixels have four million bytes, which the default splits into sixty pieces."""
-_STOP_WORD_BYTES_MAX = 64
-
-
-def stop_digest(stop_word: str) -> str:
-    """Returns the digest of the stop word for actors: enough to recognize the word, not enough to know it."""
-    return sha256(stop_word.encode()).hexdigest()
 
 
 class TrajectoryCache:
@@ -80,7 +74,6 @@ class TrajectoryCache:
         password: str | None = None,
         credential: str = "",
         ttl_s: int = 3600,
-        digest: str = "",
         connect_attempts: int = 3,
     ) -> None:
         """Configures the connection; connects on first use.
@@ -91,7 +84,6 @@ class TrajectoryCache:
             username, password: Override the URL's.
             credential: Where to find credentials instead; see `lambda_actor.credentials`.
             ttl_s: Seconds after which untouched data expires.
-            digest: The `stop_digest` of the word that stops the run's actors.
             connect_attempts: Tries of each command while the connection fails, with growing jittered pauses ≤ 1 s.
 
         Raises:
@@ -100,7 +92,6 @@ class TrajectoryCache:
         """
         self._prefix = f"{{{run_id}}}:"
         self._ttl_s = ttl_s
-        self._digest = digest
         options: dict[str, Any] = {"username": username, "password": password}
         if credential:
             options = connection_options(credential)
@@ -161,11 +152,7 @@ class TrajectoryCache:
     def is_wanted(self, invocation_id: str) -> bool:
         """Whether the learner still waits for this invocation. If not, its actor may give up."""
         with self._translated():
-            pipe = self._redis.pipeline(transaction=False)
-            pipe.getrange(self._key("stop"), 0, _STOP_WORD_BYTES_MAX)
-            pipe.exists(self._key(f"trajectory:{invocation_id}"))
-            word, is_awaited = pipe.execute()
-        return bool(is_awaited) and sha256(word).hexdigest() != self._digest
+            return bool(self._redis.exists(self._key(f"trajectory:{invocation_id}")))
 
     # Methods for the learner
 
@@ -207,14 +194,6 @@ class TrajectoryCache:
             pipe.delete(key)
             trajectory: bytes = pipe.execute()[0]
         return trajectory or None
-
-    def stop(self, stop_word: str) -> None:
-        """Ends the run for its actors. Each running one gives up within about a second.
-
-        Args:
-            stop_word: The run's stop word, whose digest they know.
-        """
-        self._put({"stop": stop_word.encode()})
 
     def remove_run(self) -> None:
         """Deletes every key of the run. Running actors then give up."""

@@ -35,7 +35,6 @@ OUTPUT_CHARACTERS_MAX = 2000
 _ALIKE = (
     "cache_url",
     "run_id",
-    "stop_digest",
     "policy_version",
     "truncate_at_fragment",
     "fragment_steps",
@@ -68,7 +67,7 @@ def handler(event: Mapping[str, Any], context: object) -> dict[str, Any]:
 
     Args:
         event: JSON with these fields, which the learner sends:
-            ``run_id``, ``invocation_id``. With a cache, ``cache_url``, ``cache_ttl_s``, ``stop_digest``, and
+            ``run_id``, ``invocation_id``. With a cache, ``cache_url``, ``cache_ttl_s``, and
             ``cache_credential``, empty if the variables hold it; without one, ``weights`` and ``episode``, messages
             (`lambda_actor.inline`).
             ``environment_id``, ``preprocessing``, and optional ``environment_options`` (`lambda_actor.making`).
@@ -237,7 +236,7 @@ def _submit(
 
 
 def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
-    key = (event["cache_url"], event["run_id"], event["stop_digest"])
+    key = (event["cache_url"], event["run_id"])
     if sandbox.cache is None or sandbox.cache_key != key:
         if sandbox.cache is not None:
             sandbox.cache.close()
@@ -248,7 +247,6 @@ def _cache(event: Mapping[str, Any]) -> TrajectoryCache:
             password=os.environ.get("ACTOR_CACHE_PASSWORD"),
             credential=event["cache_credential"],
             ttl_s=event["cache_ttl_s"],
-            digest=event["stop_digest"],
         )
         sandbox.cache_key = key
     return sandbox.cache

@@ -64,7 +64,6 @@ class Actors:
             "cache_url": self._url,
             "cache_credential": "",
             "cache_ttl_s": 600,
-            "stop_digest": "",
             "truncate_at_fragment": False,
             "fragment_steps": STEPS,
             "policy_version": 1,

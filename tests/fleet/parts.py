@@ -20,7 +20,6 @@ EVENT = {
     "cache_url": "redis://nowhere",
     "cache_credential": "",
     "cache_ttl_s": 60,
-    "stop_digest": "",
     "environment_id": "Fake-v0",
     "truncate_at_fragment": False,
     "fragment_steps": STEPS,

@@ -14,7 +14,6 @@ def event(version: int, slot: int) -> dict[str, Any]:
     return {
         "run_id": "run",
         "invocation_id": f"r{version}-{slot}",
-        "stop_digest": "",
         "preprocessing": "auto",
         "environment_id": "tests.environments:make_counter",
         "truncate_at_fragment": False,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import redis
 
-from lambda_actor.cache import TrajectoryCache, stop_digest
+from lambda_actor.cache import TrajectoryCache
 from lambda_actor.errors import CacheError, CacheMissError, CacheUnavailableError
 from lambda_actor.inline import ACCEPTED, LATE
 from tests.conftest import USERNAME, AuthServer, TcpServer, free_port
@@ -40,25 +40,6 @@ def test_a_trajectory_is_taken_exactly_once_however_often_submitted(
     assert cache.take("a") is None
 
 
-def test_only_the_runs_word_stops_all_its_actors(
-    cache: TrajectoryCache, other: TrajectoryCache, server_url: str, run_id: str
-) -> None:
-    actor = TrajectoryCache(server_url, run_id, digest=stop_digest("word"))
-    for one in (cache, other):
-        one.expect(["a"])
-    for said in ("", stop_digest("word"), "word" * 2**18):
-        actor.stop(said)
-        assert actor.is_wanted("a")
-    cache.stop("word")
-    cache.expect(["b"])
-    assert [actor.is_wanted("a"), actor.is_wanted("b"), other.is_wanted("a")] == [
-        False,
-        False,
-        True,
-    ]
-    actor.close()
-
-
 def fill(cache: TrajectoryCache) -> None:
     """Makes a key of every kind."""
     cache.publish_weights(1, b"w")
@@ -66,7 +47,6 @@ def fill(cache: TrajectoryCache) -> None:
     cache.expect(["a", "b"])
     cache.submit("a", b"x")
     cache.submit("stranger", b"z")
-    cache.stop("word")
 
 
 def test_nothing_remains_of_a_run_and_nothing_is_missing_of_others(
@@ -75,7 +55,7 @@ def test_nothing_remains_of_a_run_and_nothing_is_missing_of_others(
     before = set(raw.scan_iter())
     fill(cache)
     keys = set(raw.scan_iter()) - before
-    names = ("weights:1", "episode:e", "trajectory:a", "trajectory:b", "stop")
+    names = ("weights:1", "episode:e", "trajectory:a", "trajectory:b")
     assert keys == {f"{{{run_id}}}:{name}".encode() for name in names}
     assert all(0 < raw.ttl(key) <= 3600 for key in keys)
     fill(other)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,14 @@ from lambda_actor import handler as actor
 from lambda_actor import inline as inline_messages
 from lambda_actor import rollout, wire
 from lambda_actor.cache import TrajectoryCache
-from lambda_actor.errors import OversizedMessageError, RaisingEnvironmentError
+from lambda_actor.errors import (
+    CacheUnavailableError,
+    OversizedMessageError,
+    RaisingEnvironmentError,
+)
 from lambda_actor.handler import handler
 from lambda_actor.inline import from_text, to_text
-from tests.conftest import USER_PASSWORD, USERNAME, AuthServer
+from tests.conftest import USER_PASSWORD, USERNAME, AuthServer, TcpServer
 from tests.environments import policy_arrays
 from tests.helpers import PATIENCE_S
 
@@ -41,7 +47,6 @@ def make_event(url: str, run_id: str, **changes: Any) -> dict[str, Any]:
         "cache_url": url,
         "cache_credential": "",
         "cache_ttl_s": 600,
-        "stop_digest": "",
         "environment_id": COUNTER,
         "preprocessing": "auto",
         "truncate_at_fragment": False,
@@ -129,17 +134,39 @@ def test_a_warm_actor_closes_what_raised_and_what_it_no_longer_plays(tmp_path: P
     assert found() == (0, 2)
 
 
-def test_an_actor_that_nobody_waits_for_gives_up(
-    event: dict[str, Any], cache: TrajectoryCache, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("gone", "error"), [("its key", InterruptedError), ("the server", CacheUnavailableError)]
+)
+def test_an_actor_that_nobody_waits_for_or_that_cannot_ask_gives_up(
+    tcp_server: TcpServer,
+    monkeypatch: pytest.MonkeyPatch,
+    gone: str,
+    error: type[Exception],
 ) -> None:
-    ticks = iter(range(10**9))
-    monkeypatch.setattr(
-        rollout, "time", type("Clock", (), {"monotonic": lambda: float(2 * next(ticks))})
-    )
-    cache.take(event["invocation_id"])
-    with pytest.raises(InterruptedError):
-        handler({**event, "fragment_steps": 10_000}, None)
-    assert cache.take(event["invocation_id"]) is None
+    url = f"redis://127.0.0.1:{tcp_server.port}"
+    earlier, learner = (TrajectoryCache(url, name) for name in ("earlier", "run"))
+    for cache in (earlier, learner):
+        cache.publish_weights(VERSION, weights())
+        cache.expect(["r1-0-0"])
+    handler(make_event(url, "earlier"), None)
+    # The clock is read when the fragment begins, and before and after each check.
+    ticks = itertools.count(step=2)
+    happens = {
+        ("its key", 0): lambda: learner.take("r1-0-0"),
+        ("the server", 0): tcp_server.stop,
+        ("the server", 4): tcp_server.start,
+    }
+
+    def monotonic() -> float:
+        now_s = next(ticks)
+        happens.get((gone, now_s), bool)()
+        return float(now_s)
+
+    monkeypatch.setattr(rollout, "time", SimpleNamespace(monotonic=monotonic))
+    with pytest.raises(error):
+        handler(make_event(url, "run", fragment_steps=10_000), None)
+    for cache in (earlier, learner):
+        cache.close()
 
 
 # Across processes

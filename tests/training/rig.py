@@ -162,11 +162,12 @@ class Rig:
         self.is_shielded = was_shielded
 
     def assert_settled(self) -> None:
-        """Checks that nothing is in flight or reserved, and that the ledger says so."""
+        """Checks that nothing is in flight, awaited or reserved, and that the ledger says so."""
         assert self.meter.reserved_usd == 0.0
         assert self.ledgers[-1] == (self.meter.spent_usd, 0.0)
         assert self.meter.spent_usd <= self.experiment.budget.usd
         assert not self.loop.roles.rollouts.flight.in_flight
+        assert not self.cache.doors, "an actor that still played would go on"
 
 
 def worst_case_usd(actors: int, *, is_billed: bool = False, **sections: dict[str, Any]) -> float:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lambda_actor.cache import TrajectoryCache, stop_digest
-from lambda_actor.errors import ActorError
 from runtime.aws.clients import clients, environment_session
 from runtime.aws.learner.deployment import Deployment
 from runtime.aws.learner.heartbeat import Heartbeat, check_guard
@@ -125,7 +122,7 @@ class AwsBackend(Backend):
             lambda error: opening.events.append("metrics_lost", error=error),
         )
         if experiment.is_on_learner:
-            # They die with this process, so they need no stop signal.
+            # The actors die with this process.
             self._beat_while_it_runs(opening)
             opened = open_here(opening, partial(self._meter, opening, self._entry))
         else:
@@ -201,14 +198,9 @@ class AwsBackend(Backend):
         self._beat_while_it_runs(opening)
         if opening.experiment.cache.kind == "none":
             return None, {}
-        deployment, stop_word = self._deployment, secrets.token_urlsafe(32)
+        deployment = self._deployment
         cache = open_cache(opening, deployment.cache_url, credential=deployment.cache_credential)
-        event = actor_event(
-            deployment.cache_url, deployment.actor_credential, stop_digest(stop_word)
-        )
-        # However this process ends, its actors notice that they are no longer needed.
-        opening.stack.callback(_stop_actors, cache, stop_word, opening)
-        return cache, event
+        return cache, actor_event(deployment.cache_url, deployment.actor_credential)
 
     def _beat_while_it_runs(self, opening: Opening) -> None:
         opening.stack.callback(self.heartbeat.close)
@@ -253,14 +245,3 @@ class AwsBackend(Backend):
 def _end_this_process() -> None:
     """Ends the round and keeps everything, as if the instance were being shut down."""
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _stop_actors(cache: TrajectoryCache, stop_word: str, opening: Opening) -> None:
-    try:
-        cache.stop(stop_word)
-    except ActorError as error:
-        opening.events.append(
-            "actors_not_stopped",
-            error=str(error),
-            time_out_after_s=opening.experiment.actor.timeout_s,
-        )

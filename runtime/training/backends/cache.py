@@ -35,17 +35,15 @@ def open_cache(opening: Opening, url: str, **options: Any) -> TrajectoryCache:
     return cache
 
 
-def actor_event(url: str, credential: str = "", digest: str = "") -> dict[str, Any]:
+def actor_event(url: str, credential: str = "") -> dict[str, Any]:
     """Returns the fields of an actor's event that lead it to the cache.
 
     Args:
         url: Without credentials.
         credential: Where the actor finds them, see `lambda_actor.credentials`; empty if its process has them.
-        digest: Digest of the word that stops the run's actors; empty if there is none.
     """
     return {
         "cache_url": url,
         "cache_credential": credential,
         "cache_ttl_s": TTL_S,
-        "stop_digest": digest,
     }

@@ -228,9 +228,7 @@ def test_trainers_take_what_is_near_or_else_what_is_left(
 
 
 def event(folder: Path, migrator: Migrator, **changes: Any) -> dict[str, Any]:
-    text = dict.fromkeys(
-        ("run_id", "cache_url", "cache_credential", "stop_digest", "episode_id", "episode"), ""
-    )
+    text = dict.fromkeys(("run_id", "cache_url", "cache_credential", "episode_id", "episode"), "")
     return {
         **text,
         "cache_ttl_s": 1,

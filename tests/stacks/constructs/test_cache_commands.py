@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 import redis
 
-from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, TrajectoryCache, stop_digest
+from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, TrajectoryCache
 from lambda_actor.errors import CacheError
 from tests.conftest import TcpServer
 
@@ -48,10 +48,10 @@ def url(admin: redis.Redis) -> Callable[[str], str]:
 
 
 def use_everything(url: Callable[[str], str]) -> None:
-    """Calls every public method of the client as its user would. Actors stop a run for the guard."""
+    """Calls every public method of the client as its user would."""
     with (
         closing(TrajectoryCache(url("learner"), "run")) as learner,
-        closing(TrajectoryCache(url("actor"), "run", digest=stop_digest("word"))) as actor,
+        closing(TrajectoryCache(url("actor"), "run")) as actor,
     ):
         for cache in (learner, actor):
             cache.ping()
@@ -69,10 +69,8 @@ def use_everything(url: Callable[[str], str]) -> None:
             "late",
         ]
         assert learner.take("a") == b"fragment"
-        for cache in (learner, actor):
-            cache.stop("word")
-            assert not actor.is_wanted("b")
         learner.remove_run()
+        assert not actor.is_wanted("b")
 
 
 def test_the_rights_are_enough(admin: redis.Redis, url: Callable[[str], str]) -> None:
@@ -104,7 +102,6 @@ def test_each_right_is_needed(
         "GET {run}:object:a",
         "SET {run}:object:a poison",
         "DEL {run}:trajectory:a",
-        "DEL {run}:stop",
         "EXPIRE {run}:trajectory:a 0",
         "RENAME {run}:trajectory:a b",
         "KEYS *",
@@ -123,10 +120,10 @@ def test_each_right_is_needed(
         "ACL LIST",
         "MONITOR",
         "INFO",
-        "WATCH {run}:stop",
+        "WATCH {run}:trajectory:a",
         "MULTI",
         "SHUTDOWN NOSAVE",
-        "OBJECT ENCODING {run}:stop",
+        "OBJECT ENCODING {run}:trajectory:a",
         "SELECT 1",
     ],
 )
