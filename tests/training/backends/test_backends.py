@@ -115,15 +115,15 @@ def test_what_a_backend_raises_ends_the_run_and_is_handed_on(file: Path, tmp_pat
 def test_only_a_deployment_must_hold_cloudwatch_the_bucket_and_the_ledger(file: Path):
     experiment = resolved(file, "budget.usd=1e-6", "fleet.processes=16")
 
-    def needed_usd(*, is_deployed: bool, put_usd: float) -> float:
+    def needed_usd(*, put_usd: float, **declared: bool) -> float:
         backend = Elsewhere(experiment)
-        backend.is_deployed = is_deployed
+        vars(backend).update(declared)
         backend.prices = PRICES.model_copy(update={"put_usd": put_usd})
         with pytest.raises(BudgetTooSmallError) as caught:
             preflight(experiment, backend)
         return float(re.findall(r"worst case is ([\d.]+) USD", str(caught.value))[0])
 
-    own_usd = needed_usd(is_deployed=False, put_usd=1.0)
+    own_usd = needed_usd(put_usd=1.0)
     seconds = experiment.fleet.round_deadline_s + experiment.learner.update_timeout_s
     watched_usd = (seconds + BETWEEN_ROUNDS_S) * WATCHED_USD_PER_HOUR / 3600
     deployed_usd = needed_usd(is_deployed=True, put_usd=0.0)
