@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from matplotlib import pyplot as plt
 from PIL import Image
 
 from stacks.deploy.cdk import PACKAGE
@@ -119,5 +120,7 @@ def test_the_picture_of_a_deployment_is_drawn_by_its_program_from_the_present_te
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "pictures"))
     deployment = importlib.import_module("make_deployment")
     figure = deployment.draw(deployment.synthesised())
+    # A notebook of this process would show it.
+    plt.close(figure)
     with Image.open(ROOT / "docs" / "pictures" / "deployment.png") as image:
         assert image.info["Data"] == deployment.drawn_from(figure, "deployment"), "run make docs"
