@@ -6,11 +6,13 @@ an environment. It is positive in the claim's direction. An estimate may have a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.provenance import ROOT
 from papers.bills import Bill
 from papers.estimates import over_seeds, percent, relative, text
 from papers.minionsrl import measures as minionsrl
@@ -108,6 +110,19 @@ def beside_rllib(results: Results, *, study: str, rllib: str, arms: Sequence[str
     return found
 
 
+def growth(results: Results, *, file: str, delay_s: float, actors: Sequence[int]) -> Estimates:
+    """Returns how much longer a round takes with the second number of actors than with the first.
+
+    Args:
+        file: Under benchmarks/results; benchmarks/fan_out.py writes it.
+        delay_s: How long each actor takes.
+    """
+    rounds = json.loads((ROOT / "benchmarks" / "results" / file).read_bytes())["rounds"]
+    seconds = {one["actors"]: one["round_s"] for one in rounds if one["delay_s"] == delay_s}
+    few, many = (seconds[count] for count in actors)
+    return {f"{delay_s:g} s": over_seeds(b / a - 1.0 for a, b in zip(few, many, strict=True))}
+
+
 def _new_episodes(estimate: Mapping[str, Any]) -> str:
     return f"20 new episodes {text(percent(estimate), 0, ' %', sign=True)}"
 
@@ -117,6 +132,7 @@ KINDS: Mapping[str, Callable[..., Estimates]] = {
     "saving": saving,
     "overhead": overhead,
     "beside_rllib": beside_rllib,
+    "growth": growth,
     **boostable_measures.KINDS,
     "stellaris_saving": stellaris.saving,
     **minionsrl.KINDS,
