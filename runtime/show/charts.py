@@ -124,12 +124,15 @@ def _line(
     return {"name": name, "x": x, "y": y, "colour": colour, "style": style, **interval}
 
 
+def _evenly_chosen(count: int, most: int) -> np.ndarray:
+    """Returns up to ``most`` indices below ``count``, evenly chosen, including the first and the last."""
+    indices: np.ndarray = np.linspace(0, count - 1, min(count, most)).round().astype(int)
+    return indices
+
+
 def _thinned(line: Chart) -> Chart:
     """Thins a line to at most `POINTS_MAX` evenly chosen points, including the first and the last."""
-    count = len(line["x"])
-    if count <= POINTS_MAX:
-        return line
-    chosen = np.linspace(0, count - 1, POINTS_MAX).round().astype(int)
+    chosen = _evenly_chosen(len(line["x"]), POINTS_MAX)
     return line | {key: [line[key][index] for index in chosen] for key in ("x", "y")}
 
 
@@ -182,7 +185,7 @@ def _band(name: str, colour: int, curves: Sequence[Curve]) -> Chart:
     start = max(xs[0] for xs, _ in curves)
     grid = np.unique(np.concatenate([xs for xs, _ in curves]))
     grid = grid[grid >= start]
-    grid = grid[np.linspace(0, len(grid) - 1, min(len(grid), _GRID_POINTS)).round().astype(int)]
+    grid = grid[_evenly_chosen(len(grid), _GRID_POINTS)]
     values = np.array(
         [np.array(ys)[np.searchsorted(xs, grid, side="right") - 1] for xs, ys in curves]
     ).T

@@ -85,8 +85,11 @@ def try_environment(
     """
     began_s = clock()
 
-    def ask(process: EnvironmentProcess, task: str, **values: Any) -> Any:
-        return _ask(process, clock, PATIENCE_S - (clock() - began_s), task, **values)
+    def ask(
+        process: EnvironmentProcess, task: str, limit_s: float = PATIENCE_S, **values: Any
+    ) -> Any:
+        left_s = PATIENCE_S - (clock() - began_s)
+        return _ask(process, clock, min(limit_s, left_s), task, **values)
 
     made = environment_id, preprocessing, options
     single = {}
@@ -101,7 +104,7 @@ def try_environment(
             played = ask(here, "play", steps=min(fragment_steps, _STEPS_MAX))
             speed = {name: played.pop(name) for name in ("step_s", "wait_s")}
             try:
-                _ask(elsewhere, clock, _NOTICE_S + _SLOWER * make_s, "make")
+                ask(elsewhere, "make", _NOTICE_S + _SLOWER * make_s)
             except TaskError as error:
                 single = {"single_because": str(error)}
                 elsewhere.close()
