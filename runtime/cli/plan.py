@@ -30,10 +30,10 @@ def add_command(commands: Any) -> None:
         needs="EXPERIMENT.yaml",
         summary="predict a run's time and dollars in AWS, or measure ways to run it here",
         description="Run a few rounds of an experiment here, and predict how long it takes in AWS and what it costs: "
-        "as the file says, all on one instance, with 8, 32 or 64 actors as functions, and with functions of several "
-        "memory sizes. Nothing is started in AWS. A vCPU counts as a core of this machine, at list prices. With "
-        "--measure, nothing is predicted: rounds run on this machine, to find the number of instances (learner.kind = "
-        "gmi) with which they are fastest.",
+        "as the file says, all on one instance, with 8, 32 or 64 actors as functions, and with functions of several memory sizes; "
+        "and how long it takes here. Nothing is started in AWS. A vCPU counts as a core of this machine, at list "
+        "prices. With --measure, nothing is predicted: rounds run on this machine, to find the number of instances "
+        "(learner.kind = gmi) with which they are fastest.",
         examples=[
             "plan experiments/hopper.yaml",
             "plan experiments/hopper.yaml --set stop.max_steps=300000",
@@ -74,7 +74,13 @@ def _plan(options: argparse.Namespace) -> int:
 def _predicted(options: argparse.Namespace) -> list[str]:
     """Prints predictions; returns the memory size of the cheapest run."""
     from runtime.cli.plan_measuring import changed, limits, measure, tried
-    from runtime.cli.plan_prediction import memories, predict_all, ways, work_of
+    from runtime.cli.plan_prediction import (
+        memories,
+        predict_all,
+        seconds_here,
+        ways,
+        work_of,
+    )
     from runtime.money.estimate import rounds_of
     from runtime.money.prices import PRICES
 
@@ -87,8 +93,8 @@ def _predicted(options: argparse.Namespace) -> list[str]:
             f"--write {options.write}: fleet.kind = {deployed.fleet.kind} has no actor functions, whose memory is what "
             "is chosen; allowed: fleet.kind = auto | lambda"
         )
-    here = {**limits(), "learner": {"kind": "instance"}, "fleet": {"kind": "local"}}
-    environment, fitted = tried(changed(base, here, "plan").resolved())
+    here = changed(base, {"learner": {"kind": "instance"}, "fleet": {"kind": "local"}}, "plan")
+    environment, fitted = tried(changed(here, limits(), "plan").resolved())
     say(f"running rounds of {options.experiment} here …")
     # Without lock-step, which functions do not have.
     alone = fitted.environment.model_copy(update={"vector": 1})
@@ -106,6 +112,7 @@ def _predicted(options: argparse.Namespace) -> list[str]:
     say("\n     time  of it start  dollars  way")
     for way in predict_all(base, ways(deployed), work, environment, PRICES):
         say(f"{duration(way.seconds):>9}  {duration(way.start_s):>11}  {way.usd:7.4f}  {way.name}")
+    say(f"{duration(seconds_here(here.resolved(), work)):>9}  {'':>11}     free  this machine")
     say(
         _folded(
             "an instance counts at the on-demand price, also learner.market = spot, which costs less; a run ends at "

@@ -156,6 +156,23 @@ def predict_all(
     return list(by_settings.values())
 
 
+def seconds_here(experiment: ResolvedExperiment, work: MeasuredWork) -> float:
+    """Returns the seconds of an experiment's rounds on this machine, for which it is resolved."""
+    return _rounds_s(
+        experiment, work, experiment.actor.fragment_steps * (work.step_s + work.wait_s)
+    )
+
+
+def _rounds_s(experiment: ResolvedExperiment, work: MeasuredWork, actor_s: float) -> float:
+    """Returns the seconds of all rounds, without cold starts."""
+    rounds, actors = rounds_of(experiment)
+    # Functions play at the same time, and a process one actor after the other.
+    turns = math.ceil(actors / experiment.fleet.processes)
+    play_s = turns * actor_s if experiment.fleet.kind == "local" else actor_s + INVOKE_S
+    learn_s = actors * experiment.actor.fragment_steps * work.sample_s
+    return rounds * (max(play_s, work.detect_s) + learn_s)
+
+
 def predict(
     name: str,
     changes: Changes,
@@ -185,11 +202,7 @@ def predict(
     # A process here mostly still has the episode that its actor continues.
     replayed_steps = 0.0 if is_local else experiment.trial.replayed_steps(actor.fragment_steps)
     actor_s = (actor.fragment_steps + replayed_steps) * (work.step_s / share + work.wait_s)
-    # Functions play at the same time, and a process one actor after the other.
-    turns = math.ceil(actors / experiment.fleet.processes) if is_local else 1
-    collect_s = max(turns * actor_s + INVOKE_S * (not is_local), work.detect_s)
     cold_s = 0.0 if is_local or actor.provisioned else work.make_s / share
-    learn_s = actors * actor.fragment_steps * work.sample_s
     actor_usd = 0.0
     if not is_local:
         function = model.roles[ACTOR]
@@ -199,7 +212,7 @@ def predict(
             # Weights and a trajectory; open episodes are small, if there are any.
             traffic_bytes=function.traffic_bytes_max - 2 * EPISODE_BYTES_MAX,
         )
-    trained_s = cold_s + rounds * (collect_s + learn_s)
+    trained_s = cold_s + _rounds_s(experiment, work, actor_s)
     blocks = math.ceil(trained_s / PROVISIONED_BLOCK_S) if actor.provisioned else 0
     usd = (
         begins.usd

@@ -18,6 +18,7 @@ from runtime.cli.plan_prediction import (
     Prediction,
     memories,
     predict_all,
+    seconds_here,
     ways,
     work_of,
 )
@@ -125,6 +126,9 @@ def test_time_and_dollars_follow_from_the_measured_seconds(predicted: Predict) -
     alone = predicted(wait_s=2e-3)["all on one c7i.large"]
     assert alone.actor_usd == 0.0
     assert alone.seconds - alone.start_s == pytest.approx(100 * (4 * 256 * 3e-3 + 8 * 256 * 1e-4))
+    here = load_experiment(HOPPER, ["fleet.processes=3", "stop.max_rounds=100"]).resolved()
+    seconds = seconds_here(here, replace(WORK, wait_s=2e-3))
+    assert seconds == pytest.approx(100 * (3 * 256 * 3e-3 + 8 * 256 * 1e-4))
     slow = predicted(wait_s=2e-3, detect_s=60.0)["the file as it is"]
     assert slow.seconds - own.seconds == pytest.approx(100 * (60 - 0.02 - actor_s))
 
@@ -196,6 +200,7 @@ def test_rounds_run_here_and_the_best_memory_is_written(tmp_path: Path, capsys: 
     output = run(capsys, *given)
     assert output.count(" of at most 6: ") == 6
     assert "20 rounds of 2 actors x 32 steps" in output
+    assert "free this machine" in output
     change = output.partition("--set '")[2].partition("'")[0]
     experiment = load_experiment(written)
     assert change == f"actor.memory_mib={experiment.actor.memory_mib}"
