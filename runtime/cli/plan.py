@@ -31,8 +31,8 @@ def add_command(commands: Any) -> None:
         summary="predict a run's time and dollars in AWS, or measure ways to run it here",
         description="Run a few rounds of an experiment here, and predict how long it takes in AWS and what it costs: "
         "as the file says, all on one instance, with 8, 32 or 64 actors as functions, and with functions of several "
-        "memory sizes; and how long it takes here. Nothing is started in AWS. A vCPU counts as a core of this machine, at list "
-        "prices. With --measure, nothing is predicted: rounds run on this machine, to find the number of instances "
+        "memory sizes; and how long it takes here. Nothing is started in AWS. A vCPU counts as a core of this machine, "
+        "at list prices. With --measure, nothing is predicted: rounds run on this machine, to find the number of instances "
         "(learner.kind = gmi) with which they are fastest.",
         examples=[
             "plan experiments/hopper.yaml",
