@@ -32,8 +32,8 @@ def add_command(commands: Any) -> None:
         description="Run a few rounds of an experiment here, and predict how long it takes in AWS and what it costs: "
         "as the file says, all on one instance, with 8, 32 or 64 actors as functions, and with functions of several "
         "memory sizes; and how long it takes here. Nothing is started in AWS. A vCPU counts as a core of this machine, "
-        "at list prices. With --measure, nothing is predicted: rounds run on this machine, to find the number of instances "
-        "(learner.kind = gmi) with which they are fastest.",
+        "at list prices. With --measure, nothing is predicted: rounds run on this machine, to find the number of "
+        "instances (learner.kind = gmi) with which they are fastest.",
         examples=[
             "plan experiments/hopper.yaml",
             "plan experiments/hopper.yaml --set stop.max_steps=300000",
