@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import argparse
 import errno
+import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from multiprocessing.shared_memory import SharedMemory
 from multiprocessing.synchronize import SemLock
-from typing import Any
+from typing import Any, NoReturn
 
 from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
@@ -26,6 +28,10 @@ from lambda_actor.output import report_ignored_once
 
 KEYS = ("preprocessing", "truncate_at_fragment", *OPTIONS)
 """Keys of an experiment's section ``environment`` that the check takes."""
+PATIENCE_S = 600
+"""Seconds after which a check that still runs ends, and prints where it is."""
+_SECOND_S = 60
+"""Seconds for making a second environment, which may wait for the first one's port or licence."""
 
 
 class CheckError(ActorError):
@@ -86,10 +92,19 @@ def _continued(
     make: Callable[[], ActorEnvironment], played: Mapping[str, Any]
 ) -> Mapping[str, str]:
     """Continues an episode in another environment, if there can be one."""
+
+    def give_up(*_: Any) -> None:
+        raise CheckError(f"it was still being made after {_SECOND_S} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(_SECOND_S)
     try:
         environment = make()
     except ActorError as error:
         return {"single_because": str(error)}
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     with closing(environment):
         return trial.go_on(environment, **played)
 
@@ -137,11 +152,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run(arguments: list[str]) -> NoReturn:
+    """Checks in a process of its own, and ends it, with all that the environment has started."""
     guard()
-    code = main(sys.argv[1:])
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+    code = main(arguments)
     sys.stdout.flush()
     threading.Timer(CLOSE_S, os._exit, [code]).start()
     close_environments()
     # Threads and programs of the environment may still run.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

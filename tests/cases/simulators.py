@@ -72,6 +72,16 @@ class Licence(Counter):
         (self.folder / f"taken-{self.name}").rename(self.folder / f"returned-{self.name}")
 
 
+class Waiting(Counter):
+    """Waits for a place, of which there is one in a process, and which nobody gives back."""
+
+    place = threading.Lock()
+
+    def __init__(self, episode_steps: int | None) -> None:
+        super().__init__(episode_steps)
+        self.place.acquire()
+
+
 class Crowded(Counter):
     """Computes for `CROWDED_S` in each step, on a core that a program of its own keeps busy."""
 

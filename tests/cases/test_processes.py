@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lambda_actor import check as image_check
 from runtime.errors import ExperimentError
 from runtime.experiment.loading import load_experiment
 from runtime.training.backends import make_backend
@@ -75,6 +76,28 @@ def test_the_image_check_ends_whatever_an_environment_has_started(
     assert not any(map(is_alive, programs(tmp_path)))
 
 
+def test_the_image_check_waits_for_neither_a_second_simulator_nor_a_first_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(image_check, "_SECOND_S", 1)
+    told = image_check.check(ENVIRONMENT, 20, {"kwargs": {"kind": "Waiting"}})
+    assert "no second one can be made: " in told and "still being made after 1 s" in told
+    # The process has no place left.
+    program = (
+        "from lambda_actor import check; from tests.cases.simulators import Waiting; check.PATIENCE_S = 1;"
+        f'Waiting.place.acquire(); check.run([{ENVIRONMENT!r}, \'20\', \'{{"kwargs": {{"kind": "Waiting"}}}}\'])'
+    )
+    hanging = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (hanging.returncode, "Timeout (0:00:01)!" in hanging.stderr) == (1, True)
+
+
 def test_a_simulator_that_exists_once_trains_in_one_process_and_does_not_outlive_a_killed_trainer(
     tmp_path: Path,
 ) -> None:
@@ -106,7 +129,8 @@ def test_a_simulator_that_exists_once_is_refused_where_several_would_play(
     ("sections", "fewest"),
     [
         ({"evaluation": {"every_rounds": 1, "episodes": 1}}, 7),
-        ({"algorithm": {"kind": "impala"}, "evaluation": {"every_rounds": 0}}, 4),
+        # One of its processes may play everything.
+        ({"algorithm": {"kind": "impala"}, "evaluation": {"every_rounds": 0}}, 3),
         ({"learner": {"kind": "gmi", "instances": 2}, "evaluation": {"every_rounds": 0}}, 6),
     ],
 )
