@@ -10,7 +10,7 @@ from runtime.learner.interfaces import CurvatureProblem, DetectorSamples
 
 @dataclass(frozen=True)
 class Detected:
-    """The signals of the acting policy's objective; None if one is undefined. A subclass may have others.
+    """The signals of the acting policy's objective; None if one is undefined.
 
     Attributes:
         products: Hessian-vector products of the measurements, or the equivalent of other work.

@@ -16,12 +16,10 @@ class ScalerSettings(Section):
     Attributes:
         needs_target: Whether it reads `RoundView.target_return`, so that ``stop.target_return`` is required.
         signals: Names of the signals that it reads; without any, nothing is measured.
-        detector: Import path of the class that measures them; empty = the detector of the convexity ratio.
         has_score: Whether its decisions have a `ScalingDecision.boosting_score`.
     """
 
     signals: ClassVar[frozenset[str]] = frozenset()
-    detector: ClassVar[str] = ""
     has_score: ClassVar[bool] = False
     needs_target: ClassVar[bool] = False
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from runtime.detector.interfaces import Detected, Detector
 from runtime.errors import BudgetError
-from runtime.experiment.kinds import load
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.learner.interfaces import DetectorSamples
 from runtime.records.state import State
@@ -29,11 +28,10 @@ def make_detector(experiment: ResolvedExperiment) -> Detector:
     # Imported late: torch takes seconds to import.
     from runtime.detector.convexity import ConvexityDetector
 
-    name, settings = experiment.scaler.detector, experiment.detector
-    detector: Detector = (load(name) if name else ConvexityDetector)(
+    settings = experiment.detector
+    return ConvexityDetector(
         settings.objective, settings.subset_size, settings.lanczos_steps, seed=experiment.seed
     )
-    return detector
 
 
 @dataclass(frozen=True)
