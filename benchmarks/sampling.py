@@ -203,32 +203,31 @@ def usual(environment_id: str, cache_url: str) -> Turn:
         environment = gymnasium.wrappers.FrameStackObservation(
             gymnasium.wrappers.AtariPreprocessing(environment), spaces.frame_stack
         )
-    fields = wire.decode(weights(spaces), wire.Kind.WEIGHTS)
-    layers = [
-        [torch.from_numpy(fields[f"layer.{i}.{name}"].copy()) for name in ("weight", "bias")]
-        for i in range(4 if spaces.is_pixels else 3)
-    ]
 
-    def network(heads: bool) -> nn.Sequential:
-        modules: list[nn.Module] = []
-        for i, (weight, bias) in enumerate(layers):
-            outputs = len(weight) if heads or i + 1 < len(layers) else 1
-            if weight.ndim == 4:
-                padding = [(0, 0, 0, 0)] if i == 2 else [(2, 2, 2, 2), (1, 2, 1, 2)][i : i + 1]
-                modules += [
-                    nn.ZeroPad2d(padding[0]),
-                    nn.Conv2d(weight.shape[1], outputs, weight.shape[2], (4, 2, 1)[i]),
-                    nn.ReLU(),
-                ]
-                modules += [nn.Flatten()] if i == 2 else []
-            else:
-                modules += [nn.Linear(weight.shape[1], outputs), nn.Tanh()]
-            linear = modules[-3] if weight.ndim == 4 and i == 2 else modules[-2]
-            if outputs == len(weight):
-                linear.weight.data, linear.bias.data = weight, bias
-        return nn.Sequential(*modules[:-1])
+    def network(outputs: int) -> nn.Sequential:
+        """Returns a network of the actor's sizes."""
+        if spaces.is_pixels:
+            return nn.Sequential(
+                nn.Conv2d(spaces.frame_stack, 16, 8, stride=4, padding=2),
+                nn.ReLU(),
+                nn.ZeroPad2d((1, 2, 1, 2)),
+                nn.Conv2d(16, 32, 4, stride=2),
+                nn.ReLU(),
+                nn.Conv2d(32, 256, 11),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(256, outputs),
+            )
+        layers = [
+            nn.Linear(spaces.observation_size, 256),
+            nn.Tanh(),
+            nn.Linear(256, 256),
+            nn.Tanh(),
+        ]
+        return nn.Sequential(*layers, nn.Linear(256, outputs))
 
-    policy, critic = network(True), network(False)
+    policy = network(Policy.from_bytes(weights(spaces)).output_size)
+    critic = network(1)
     log_std = nn.Parameter(torch.zeros(1, max(spaces.action_size, 1)))
     state = {"observation": environment.reset(seed=0)[0]}
 
