@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.provenance import ROOT, origin
-from benchmarks.whole_training import Contender, summarise, table
+from benchmarks.whole_training import Contender, compare
 
 SLOW = "benchmarks.slow_humanoid:frames_80"
 SETTINGS = {
@@ -36,29 +36,18 @@ SETTINGS = {
 
 
 def contenders(peers: str | None, instances: int) -> dict[str, Contender]:
-    engine = [sys.executable, str(ROOT / "benchmarks" / "engine_rounds.py")]
-    found = {
-        f"one learner, {threads} threads": Contender(
-            "ours", [*engine, "--threads", str(threads)], ROOT
-        )
-        for threads in (1, 2)
-    }
-    found[f"{instances} instances"] = Contender(
-        "instances", [*engine, "--threads", "1", "--instances", str(instances)], ROOT
-    )
-    if peers:
-        found |= {
-            f"EnvPool + CleanRL, {threads} threads": Contender(
-                "EnvPool + CleanRL",
-                [
-                    peers,
-                    str(ROOT / "benchmarks" / "peers" / "envpool_cleanrl.py"),
-                    "--threads",
-                    str(threads),
-                ],
+    here = str(ROOT / "benchmarks")
+    engine = [sys.executable, f"{here}/engine_rounds.py"]
+    found = {}
+    for threads in (1, 2):
+        more = ["--threads", str(threads)]
+        found[f"one learner, {threads} threads"] = Contender("ours", [*engine, *more], ROOT)
+        if peers:
+            found[f"EnvPool + CleanRL, {threads} threads"] = Contender(
+                "EnvPool + CleanRL", [peers, f"{here}/peers/envpool_cleanrl.py", *more]
             )
-            for threads in (1, 2)
-        }
+    alone = ["--threads", "1", "--instances", str(instances)]
+    found[f"{instances} instances"] = Contender("instances", [*engine, *alone], ROOT)
     return found
 
 
@@ -70,13 +59,8 @@ def main(args: argparse.Namespace) -> None:
     }
     for name, options in SETTINGS.items():
         found = contenders(args.peers if "environment" not in options else None, args.instances)
-        arguments = [f"--{key}={value}" for key, value in options.items()]
-        for turn in range(args.repeats):
-            for one in found.values():
-                one.run(arguments)
-            print(f"{name}: turn {turn + 1} of {args.repeats}", file=sys.stderr, flush=True)
-        results["settings"][name] = {"of": options, "contenders": summarise(found)}
-        print(f"{name}\n{table(name, results['settings'][name]['contenders'])}\n", flush=True)
+        summary = compare(name, found, options, args.repeats)
+        results["settings"][name] = {"of": options, "contenders": summary}
         Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
 
 

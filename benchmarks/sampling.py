@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -344,11 +343,6 @@ def main() -> None:
             json.dumps(
                 {
                     **origin("python benchmarks/sampling.py " + " ".join(given.ids)),
-                    "versions": {
-                        "python": platform.python_version(),
-                        "numpy": np.__version__,
-                        "gymnasium": gymnasium.__version__,
-                    },
                     "environments": {
                         one: measure(one, server.url, given.base) for one in given.ids
                     },

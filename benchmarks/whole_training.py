@@ -114,6 +114,18 @@ def table(name: str, summary: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
+def compare(name: str, found: dict[str, Contender], options: dict, repeats: int) -> dict:
+    """Lets contenders take turns with the same arguments; prints and returns their summary."""
+    arguments = [f"--{key}={value}" for key, value in options.items()]
+    for turn in range(repeats):
+        for one in found.values():
+            one.run(arguments)
+        print(f"{name}: turn {turn + 1} of {repeats}", file=sys.stderr, flush=True)
+    summary = summarise(found)
+    print(table(name, summary) + "\n", flush=True)
+    return summary
+
+
 def main(args: argparse.Namespace) -> None:
     results = {
         **origin(f"python -m benchmarks.whole_training {' '.join(sys.argv[1:])}"),
@@ -121,17 +133,10 @@ def main(args: argparse.Namespace) -> None:
         "load_before": os.getloadavg(),
         "settings": {},
     }
-    for name in SETTINGS:
-        found = contenders(args)
-        options = {"steps": args.steps, **SETTINGS[name]}
-        arguments = [f"--{key}={value}" for key, value in options.items()]
-        for turn in range(args.repeats):
-            for one in found.values():
-                one.run(arguments)
-            print(f"{name}: turn {turn + 1} of {args.repeats}", file=sys.stderr, flush=True)
-        summary = summarise(found)
-        results["settings"][name] = {"of": SETTINGS[name], "contenders": summary}
-        print(table(name, summary) + "\n", flush=True)
+    for name, setting in SETTINGS.items():
+        options = {"steps": args.steps, **setting}
+        summary = compare(name, contenders(args), options, args.repeats)
+        results["settings"][name] = {"of": setting, "contenders": summary}
     Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
 
 
