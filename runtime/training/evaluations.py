@@ -81,9 +81,8 @@ class _Pending:
 class Evaluations:
     """Begins evaluations, one at a time, and collects their results at rounds that do not depend on timing.
 
-    Without a target, they begin every ``every_rounds`` rounds. With a target, they begin as soon as the training
-    episodes' returns make a hit plausible, and then one after another. If no training episode has a comparable return,
-    they also begin every ``every_rounds`` rounds. The last round's policy is always evaluated.
+    They begin every ``every_rounds`` rounds, and one after another while the returns of the training episodes of so
+    many rounds make it plausible that the target is reached. The last round's policy is always evaluated.
 
     Attributes:
         kept: The policy that reached the target; None before.
@@ -193,8 +192,10 @@ class Evaluations:
 
     def _is_due(self, round_index: int) -> bool:
         target, first = self._progress.stop.target_return, self._first_return
+        if round_index % self._every_rounds == 0:
+            return True
         if target is None or first is None:
-            return round_index % self._every_rounds == 0
+            return False
         best = max((one for one in self._best_episodes if one is not None), default=first)
         return best - first >= _PLAUSIBLE_SHARE * (target - first)
 
