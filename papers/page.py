@@ -60,7 +60,11 @@ class Page:
             order = [*paper["results"], ""]
             claims.sort(key=lambda one: next(at for at, of in enumerate(order) if _is_of(one, of)))
             rows = [self.row(claim) for claim in claims]
-            verdicts = [row[HEADS.index("Verdict")] for row in rows]
+            verdicts = [
+                row[HEADS.index("Verdict")]
+                for row, claim in zip(rows, claims, strict=True)
+                if not claim.get("is_ours")
+            ]
             papers.append(
                 {
                     "name": name,
@@ -85,7 +89,8 @@ class Page:
 
     def row(self, claim: Mapping[str, Any]) -> list[str]:
         """Returns a claim's row."""
-        head = [claim["where"], _sentence(claim["claim"]), claim.get("value", "–")]
+        where = claim["where"] + " (our question)" * claim.get("is_ours", False)
+        head = [where, _sentence(claim["claim"]), claim.get("value", "–")]
         if "open" in claim:
             return [*head, "–", "–", OPEN, f"{_sentence(claim['open']).rstrip('.')}."]
         measure = dict(claim.get("measure", {}))
@@ -215,7 +220,10 @@ def overall(verdicts: Mapping[str, str]) -> str:
         where = f" ({', '.join(labels)})" if len(labels) < len(verdicts) else ""
         return f"**{REPRODUCED}**{where}"
     if UNMEASURED in verdicts.values():
-        return UNMEASURED
+        judged = [
+            f"{name}: {verdict}" for name, verdict in verdicts.items() if verdict != UNMEASURED
+        ]
+        return f"{UNMEASURED} ({', '.join(judged)})" if judged else UNMEASURED
     return f"**{NOT if set(verdicts.values()) == {NOT} else UNDECIDED}**"
 
 

@@ -49,9 +49,9 @@ def draw(results: Results, picture: Mapping[str, Any], path: Path) -> None:
 
 
 def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
-    """Draws each round's return over environment steps, and below it the numbers of actors; a column for each study.
+    """Draws returns by round, and below them the actors of each round; a column for each study.
 
-    Lines are means over seeds, and bands go from the lowest to the highest quarter. The counts are the first seed's.
+    Lines are means over seeds, and bands go from the lowest to the highest quarter.
 
     Args:
         picture: ``arms``: by label.
@@ -66,27 +66,27 @@ def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
             runs = list(by_arm.get(arm, {}).values())
             if not runs:
                 continue
-            totals = np.array([np.cumsum(run["env_steps"]) for run in runs]) / 1000
-            steps = np.linspace(totals[:, 0].max(), totals[:, -1].min(), 100)
-            curves = np.array([_at(steps, *one) for one in zip(totals, runs, strict=True)])
-            above.plot(steps, curves.mean(0), color=colour, label=name)
+            curves = np.array([_by_round(run) for run in runs])
+            rounds = 1 + np.arange(curves.shape[1])
+            above.plot(rounds, curves.mean(0), color=colour, label=name)
             low, high = np.quantile(curves, (0.25, 0.75), axis=0)
-            above.fill_between(steps, low, high, color=colour, alpha=0.2, lw=0)
-            below.stairs(runs[0]["actor_count"], [0, *totals[0]], color=colour, baseline=None)
+            above.fill_between(rounds, low, high, color=colour, alpha=0.2, lw=0)
+            actors = np.mean([run["actor_count"] for run in runs], axis=0)
+            below.stairs(actors, [0, *rounds], color=colour, baseline=None)
         above.set_title(label)
-        below.set_xlabel("thousand environment steps")
+        below.set_xlabel("round")
         below.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("return")
-    axes[1, 0].set_ylabel("actors\n(one run)")
+    axes[1, 0].set_ylabel("actors")
     axes[0, 0].legend(frameon=False)
     return figure
 
 
-def _at(steps: np.ndarray, totals: np.ndarray, run: Run) -> np.ndarray:
-    """Returns a run's returns at numbers of steps, linear between the ends of rounds in which episodes ended."""
+def _by_round(run: Run) -> np.ndarray:
+    """Returns a run's return after each round, linear between rounds in which episodes ended."""
     returned = np.asarray(run["episode_return_mean"], float)
-    has_ended = np.isfinite(returned)
-    return np.interp(steps, totals[has_ended], returned[has_ended])
+    (ended,) = np.isfinite(returned).nonzero()
+    return np.interp(np.arange(len(returned)), ended, returned[ended])
 
 
 DRAWINGS: Mapping[str, Callable[[Results, Mapping[str, Any]], Any]] = {

@@ -163,7 +163,9 @@ def returns_and_seconds(results: Results, picture: Mapping[str, Any]) -> Any:
                 axis.plot(x, curves.mean(axis=0), color=colour, label=label)
                 axis.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
         above.set(title=title, xlabel="round")
+        above.xaxis.get_major_locator().set_params(integer=True)
         below.set_xlabel("seconds")
+        below.set_ylim(bottom=0)
     for axis in axes[:, 0]:
         axis.set_ylabel("return")
     axes[0, 0].legend(frameon=False)

@@ -88,7 +88,8 @@ def _train(options: argparse.Namespace) -> int:
     if count:
         return _train_seeds(options, experiment, out, name, count)
     wandb = _wandb(options)
-    display = RunDisplay(experiment)
+    # A run that is resumed without its file says only what changes.
+    display = RunDisplay(experiment, has_settings=options.experiment is not None)
     result = _train_run(options, experiment, out, display, wandb, name)
     with suppress(OSError):
         if result.had_ended:
@@ -182,7 +183,7 @@ def _train_seeds(
     from runtime.training.seeds import train_seeds
 
     wandb = _wandb(options, out.name)
-    introduction = settings_text(experiment)
+    introduction = settings_text(experiment) if options.experiment is not None else ""
 
     def say(line: str) -> None:
         with suppress(OSError):

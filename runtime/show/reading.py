@@ -45,13 +45,18 @@ class RecordedRun:
     name: str
     rows: Sequence[Mapping[str, Any]]
     state: str
-    budget_usd: Number | str | None
+    budget_usd: Number | None
     summary: Mapping[str, Any]
     settings: Mapping[str, Any]
     config_text: str
     events: Sequence[Mapping[str, Any]]
     spent: Spent
     problems: Sequence[str]
+
+    @property
+    def target_return(self) -> float | None:
+        """Its ``stop.target_return``."""
+        return _number(self.settings.get("stop.target_return"))
 
     @property
     def basis(self) -> str:
@@ -137,7 +142,7 @@ def _read_run(path: Path, name: str) -> RecordedRun:
             f"{layout.SUMMARY} has {summary['rounds']} rounds, {layout.ROUNDS} has {len(rows)}"
         )
     text, settings = _read(path / layout.CONFIG, _settings, problems) or ("", {})
-    budget_usd = summary.get("budget_usd", settings.get("budget.usd"))
+    budget_usd = summary.get("budget_usd", _number(settings.get("budget.usd")))
     whole = path
     if layout.seeds_in(path.parent):
         whole = path.parent
@@ -188,6 +193,13 @@ def _settings(path: Path) -> tuple[str, dict[str, str]]:
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for key, value in leaves(yaml_text.parse(text, layout.CONFIG))
     }
+
+
+def _number(text: str | None) -> float | None:
+    """Returns a setting's number; None if it is missing or is none."""
+    with suppress(TypeError, ValueError):
+        return float(text or "")
+    return None
 
 
 def _row(line: bytes) -> dict[str, Any]:

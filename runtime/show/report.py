@@ -125,6 +125,7 @@ def _ended(run: RecordedRun) -> dict[str, Number | str | None]:
         "minutes by the clock": sum(run.column("round_s")) / 60,
         "actors": summary.get("actors", sum(run.column("actors_billed"))),
         "failed": summary.get("actors_failed", sum(run.column("actors_failed"))),
+        "target": run.target_return,
         "budget $": run.budget_usd,
         "reserved $": run.spent.most_usd - run.spent.spent_usd,
     }

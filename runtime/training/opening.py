@@ -240,10 +240,11 @@ class Run(Opening):
         facts = dict(self.resources.facts)
         bounds = self.environment.spaces.action_bounds
         if self.environment.rescales_actions:
-            low, high = zip(*bounds, strict=True)
+            low, high = bounds[0]
+            is_alike = len(set(bounds)) == 1
+            reach = f"{low:g} to {high:g}" if is_alike else "each action's own bounds"
             facts["actions"] = (
-                f"The policy's, from -1 to 1, are rescaled to {min(low):g} to {max(high):g} "
-                "(environment.rescale_actions)"
+                f"The policy's, from -1 to 1, are rescaled to {reach} (environment.rescale_actions)"
             )
         elif self.environment.spaces.action_size and set(bounds) != {(-1.0, 1.0)}:
             facts["actions"] = (

@@ -67,10 +67,10 @@ def _without_guard(plan: Plan) -> str:
     ended = [] if plan.is_external else ["the learner" if plan.has_instance else "the rounds"]
     ended += ["warm actors"] if plan.provisioned_actors else []
     text = f"if the guard fails too, AWS ends {' and '.join(ended) or 'nothing'} after {hours:.1f} hours: "
-    text += f"${estimate.burn_usd_per_hour * hours:.2f} in all"
-    if plan.has_function:
-        work_usd = _work_usd_per_hour(plan)
-        text += f", and at most ${work_usd * hours:.2f} for functions at work"
+    work_usd = _work_usd_per_hour(plan) * hours if plan.has_function else 0.0
+    text += f"at most ${estimate.burn_usd_per_hour * hours + work_usd:.2f}"
+    if work_usd:
+        text += f", of which ${work_usd:.2f} are for functions at work"
     if plan.experiment.has_elasticache:
         text += f"; then ${estimate.cache_usd_per_hour:.3f} an hour for the cache until you stop it"
     return text

@@ -68,6 +68,7 @@ def test_its_numbers_are_those_of_the_records(tmp_path: Path) -> None:
         "minutes by the clock": [sum(column("round_s")) / 60],
         "actors": [summary["actors"], sum(column("actors_cost_usd"))],
         "failed": [summary["actors_failed"]],
+        "target": [],
         "budget $": [summary["budget_usd"]],
         "reserved $": [0.0],
         "provisioned": [sum(column("provisioned_cost_usd"))],
@@ -189,7 +190,7 @@ def test_a_run_that_was_killed_says_how_it_goes_on_and_one_that_runs_that_it_doe
     assert f"{run.name}: {'not ended' if is_downloaded else 'killed'}." in page.text
     assert "in 1 rounddollars" in page.find(class_="headline").text.replace("\n", "")
     found = {row.th.text: row.td.text for row in page.find_all("tr") if row.th and row.td}
-    assert (found["actors"], found["budget $"]) == ("0.010000", "0.02")
+    assert (found["actors"], found["budget $"]) == ("0.010000", "0.0200")
     with closing(RunDirectory(run)):
         text = page_of(run).text
     assert is_downloaded or (f"{run.name}: still running." in text and command not in text)

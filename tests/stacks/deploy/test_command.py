@@ -224,7 +224,7 @@ def test_every_figure_is_plain_arithmetic(
     assert f"it costs ${START:.3f}, counted as ${COUNTED:.3f}" in said["start"]
     hours = 5.0
     assert (
-        f"after {hours:.1f} hours: ${burn * hours:.2f} in all, and at most ${ACTORS * hours:.2f}"
+        f"after {hours:.1f} hours: at most ${(burn + ACTORS) * hours:.2f}, of which ${ACTORS * hours:.2f} are"
         in (said["no guard"])
     )
     assert said["prices"].startswith(f"the dated table for us-east-1, {PRICES.as_of}")
