@@ -33,11 +33,10 @@ from runtime.fleet.processes import Child, how_it_ended
 from runtime.money.model import vcpu_share
 from runtime.money.work import Outcome
 from runtime.records.files import open_to_write
-from runtime.records.layout import LOCK
 
 _START_TIMEOUT_S = 120.0
 _RESTART_PAUSE_S = 0.5
-LOOK_S = 1.0
+_LOOK_S = 1.0
 """Seconds between checks of time limits."""
 
 
@@ -199,20 +198,13 @@ class LocalFleet:
 
     def _watch(self) -> None:
         """Kills processes whose time is over; in a thread."""
-        lock = self._setup.log_path.with_name(LOCK)
         is_closing = False
         while not is_closing:
             with self._changed:
-                is_closing = self._changed.wait_for(self._closing.is_set, LOOK_S)
-                playing = [process for process in self._processes if process.limit_s < math.inf]
-                for process in playing:
+                is_closing = self._changed.wait_for(self._closing.is_set, _LOOK_S)
+                for process in self._processes:
                     if time.monotonic() - process.since_s > process.limit_s:
                         process.kill_for(Outcome.timed_out("", process.limit_s))
-            if playing:
-                with suppress(FileNotFoundError):
-                    # When a run was killed, its lock says until when it ran; see
-                    # `runtime.training.backends.this_machine`.
-                    os.utime(lock)
 
     def _run(self, index: int) -> None:
         """Runs one process, and those that replace it, until the fleet closes; in a thread."""

@@ -66,6 +66,24 @@ def test_kill_and_resume_gives_the_same_rounds(
         assert (out / name).read_bytes() == (reference / name).read_bytes(), name
 
 
+def test_the_seconds_of_an_update_in_which_a_run_is_killed_are_known(
+    experiment: Path, tmp_path: Path
+) -> None:
+    """No actor plays meanwhile, and nothing is written."""
+    out = tmp_path / "run"
+    process = start(experiment, out, *overrides(algorithm__epochs=1_000_000))
+    wait_for(lambda: (out / "ledger.json").exists(), "the first ledger")
+
+    def ran_s() -> float:
+        ledger, lock = ((out / name).stat().st_mtime for name in ("ledger.json", ".lock"))
+        return lock - ledger
+
+    wait_for(lambda: ran_s() > 3.0, "seconds without a ledger")
+    process.kill()
+    process.communicate()
+    assert finished_rounds(out) == 0
+
+
 def test_updates_by_a_function_give_the_same_rounds_and_may_be_continued_without_it(
     reference: Path, experiment: Path, tmp_path: Path
 ) -> None:

@@ -6,9 +6,11 @@ import importlib.metadata
 import math
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from lambda_actor.cache import TrajectoryCache, redacted, split_credentials
 from lambda_actor.errors import ActorError
@@ -19,7 +21,6 @@ from runtime.fleet import ACTOR_HANDLER, ACTORS_HANDLER
 from runtime.fleet.cache_server import EmbeddedServer
 from runtime.fleet.inline import InlineFleet
 from runtime.fleet.interfaces import Fleet
-from runtime.fleet.local import LOOK_S
 from runtime.fleet.opening import Opening, open_fleet
 from runtime.fleet.settings import LocalSettings
 from runtime.learner import LEARNER_HANDLER
@@ -31,6 +32,9 @@ from runtime.records.run_directory import RunDirectory
 from runtime.training.backends.cache import NO_CACHE, actor_event, open_cache
 from runtime.training.costs import init_s, make_cost_model
 from runtime.training.opening import Backend, LearnerFunctions, Resources
+
+_BEAT_S = 1.0
+"""Seconds between signs of life."""
 
 
 class ThisMachine(Backend):
@@ -69,6 +73,10 @@ class ThisMachine(Backend):
             FleetError: The processes cannot be started.
         """
         experiment, ran_s = opening.experiment, ran_after_ledger_s(opening.directory)
+        has_ended = threading.Event()
+        opening.stack.callback(has_ended.set)
+        lock = opening.directory.path / LOCK
+        threading.Thread(target=_tell_that_it_runs, args=[lock, has_ended], daemon=True).start()
 
         def make_meter(concurrency: int) -> Meter:
             return Meter(
@@ -97,15 +105,19 @@ class ThisMachine(Backend):
 
 
 def ran_after_ledger_s(directory: RunDirectory) -> float:
-    """Returns how long a killed process ran after it wrote its last ledger, to a second; infinite if that is unknown.
-
-    While actors play, their fleet touches the lock of the directory every second.
-    """
+    """Returns how long a killed process ran after its last ledger, to a second; infinite if that is unknown."""
     try:
         ended_s = (directory.path / LOCK).stat().st_mtime
-        return max(0.0, ended_s - (directory.path / LEDGER).stat().st_mtime) + LOOK_S
+        return max(0.0, ended_s - (directory.path / LEDGER).stat().st_mtime) + _BEAT_S
     except OSError:
         return math.inf
+
+
+def _tell_that_it_runs(lock: Path, has_ended: threading.Event) -> None:
+    """Touches the lock of a run every second, so that it says until when a killed run ran."""
+    while not has_ended.wait(_BEAT_S):
+        with suppress(OSError):
+            os.utime(lock)
 
 
 MakeMeter = Callable[[int], Meter]
