@@ -92,6 +92,9 @@ def default_directory(
 
 
 def seeds_in(path: Path) -> int:
-    """Returns the number of seeds in a directory of several, by its summary; 0 if it is none."""
+    """Returns the number of seeds in a directory of several, by its summary or else those begun; 0 if it is none."""
     seeds = read_json_object(path / SUMMARY).get("seeds")
-    return len(seeds) if isinstance(seeds, list) else 0
+    if isinstance(seeds, list):
+        return len(seeds)
+    # A single run has no runs inside it.
+    return len([*path.glob(f"seed-*/{CONFIG}")]) if (path / CONFIG).exists() else 0

@@ -99,6 +99,8 @@ def test_seeds_that_were_interrupted_and_killed_end_as_if_they_had_not_been(
 def test_more_rounds_and_more_seeds_may_follow(two: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     shutil.copytree(two, out)
+    # Without it, the seeds' folders tell what is there.
+    (out / "summary.json").unlink()
     resumed = train(None, out, "--seeds", "3", "--resume", *overrides(stop__max_rounds=3))
     assert resumed.returncode == 0, resumed.stderr
     changed, begun = "! stop.max_rounds: 2 -> 3\n", "seed 3, 1 of 3"

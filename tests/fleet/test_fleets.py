@@ -27,7 +27,7 @@ from tests.helpers import PATIENCE_S, wait_for
 
 @contextmanager
 def local_fleets(folder: Path, together: int = 1) -> Iterator[MakeFleet]:
-    with mock.patch.object(runtime.fleet.local, "LOOK_S", 0.1):
+    with mock.patch.object(runtime.fleet.local, "_LOOK_S", 0.1):
         yield lambda processes, timeout_s: LocalFleet(
             FleetSetup(
                 concurrency=processes,

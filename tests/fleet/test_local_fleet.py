@@ -69,7 +69,7 @@ class Player:
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Player]]:
     """Returns a function that makes the player of a fleet with so many processes."""
     made: list[LocalFleet] = []
-    monkeypatch.setattr(runtime.fleet.local, "LOOK_S", 0.1)
+    monkeypatch.setattr(runtime.fleet.local, "_LOOK_S", 0.1)
 
     def player(processes: int = 1, *, together: int = 1, **setup: Any) -> Player:
         function = HANDLER if together == 1 else f"{HANDLER}_together"
