@@ -10,7 +10,6 @@ import errno
 import faulthandler
 import json
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -22,7 +21,14 @@ from typing import Any, NoReturn
 from lambda_actor import trial
 from lambda_actor.environments import ActorEnvironment, make_environment
 from lambda_actor.errors import ActorError
-from lambda_actor.guarding import CLOSE_S, close_environments, guard
+from lambda_actor.guarding import (
+    CLOSE_S,
+    TimeIsUp,
+    close_environments,
+    closed_in_time,
+    guard,
+    time_limit,
+)
 from lambda_actor.making import OPTIONS
 from lambda_actor.output import report_ignored_once
 
@@ -62,9 +68,9 @@ def check(environment_id: str, steps: int, section: Mapping[str, Any] | None = N
         # Before a slow simulator plays.
         trial.TriedEnvironment(**known).dropped_because(steps)
     try:
-        played = trial.play(environment, make, steps=steps)
-        # A simulator that cannot exist twice may now be free.
-        environment.close()
+        # A simulator that cannot exist twice may then be free.
+        with closed_in_time(environment):
+            played = trial.play(environment, make, steps=steps)
         differs = _continued(make, played) if played["episode"] else {}
     except (Exception, SystemExit) as error:
         raise CheckError(trial.explained(environment_id, error)) from error
@@ -92,19 +98,13 @@ def _continued(
     make: Callable[[], ActorEnvironment], played: Mapping[str, Any]
 ) -> Mapping[str, str]:
     """Continues an episode in another environment, if there can be one."""
-
-    def give_up(*_: Any) -> None:
-        raise CheckError(f"it was still being made after {_SECOND_S} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(_SECOND_S)
     try:
-        environment = make()
+        with time_limit(_SECOND_S):
+            environment = make()
+    except TimeIsUp:
+        return {"single_because": f"it was still being made after {_SECOND_S} s"}
     except ActorError as error:
         return {"single_because": str(error)}
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
     with closing(environment):
         return trial.go_on(environment, **played)
 

@@ -219,7 +219,7 @@ class ActorEnvironment:
         """Closes the environment and what it has started, once. Ignores errors."""
         if self in open_environments:
             open_environments.remove(self)
-            with suppress(Exception):
+            with suppress(Exception, SystemExit):
                 self.gymnasium_environment.close()
 
     def _one_number(self, reward: object) -> float:

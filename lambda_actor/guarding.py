@@ -10,7 +10,8 @@ import ctypes
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,40 @@ CLOSE_S = 5.0
 open_environments: set[Any] = set()
 """The environments of this process that have been made and not closed."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class TimeIsUp(BaseException):
+    """A time limit has passed. Not an Exception, because code of the user's may catch those."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Interrupts a block of the main thread that takes longer.
+
+    Raises:
+        TimeIsUp: It does.
+    """
+
+    def end(_number: int, _frame: object) -> None:
+        raise TimeIsUp
+
+    previous = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@contextmanager
+def closed_in_time(environment: Any) -> Iterator[None]:
+    """A block of the main thread, after which an environment is closed; gives up after `CLOSE_S`."""
+    try:
+        yield
+    finally:
+        with suppress(TimeIsUp), time_limit(CLOSE_S):
+            environment.close()
 
 
 def end_with_parent(number: int = signal.SIGKILL) -> None:

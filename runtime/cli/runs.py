@@ -6,10 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lambda_actor.guarding import closed_in_time
 from runtime.cli.arguments import add_parser, add_trust, not_negative, positive, say
 from runtime.errors import MissingExtraError
 from runtime.experiment.schema import Experiment
@@ -149,7 +150,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         is_stochastic=actions == "stochastic",
         episode_over=video.end if video else lambda: None,
     )
-    with closing(environment), video.filming() if video else nullcontext():
+    with closed_in_time(environment), video.filming() if video else nullcontext():
         evaluation = evaluate(weights)
     if video:
         print(
@@ -224,7 +225,7 @@ def _export(options: argparse.Namespace) -> int:
     summary = read_json_object(options.directory / layout.SUMMARY)
     if summary:
         facts["experiment"] = str(summary.get("experiment"))
-    with closing(environment):
+    with closed_in_time(environment):
         print(save_onnx(options.onnx, weights, environment, facts))
     return 0
 

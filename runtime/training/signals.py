@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from lambda_actor.guarding import TimeIsUp, time_limit
 from runtime.errors import ENDING_SIGNALS, BudgetError, Interrupted
-
-
-class _TimeIsUp(BaseException):
-    """A time limit has passed. Not an Exception, because code of the user's may catch those."""
 
 
 class Signals:
@@ -51,24 +48,14 @@ class Signals:
     @contextmanager
     def time_limit(self, seconds: float, what: str) -> Iterator[None]:
         """Ends a block that exceeds its reserved time with `BudgetError`."""
-
-        def end(_number: int, _frame: object) -> None:
-            raise _TimeIsUp
-
-        previous = signal.signal(signal.SIGALRM, end)
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
         try:
-            try:
+            with time_limit(seconds):
                 yield
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0.0)
-        except _TimeIsUp:
+        except TimeIsUp:
             raise BudgetError(
                 f"{what} took longer than the {seconds:.1f} s that were left of "
                 "learner.update_timeout_s; raise that"
             ) from None
-        finally:
-            signal.signal(signal.SIGALRM, previous)
 
     def _arrived(self, number: int, _frame: object) -> None:
         if self._shields:
