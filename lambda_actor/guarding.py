@@ -64,14 +64,15 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
 def guard() -> None:
     """Returns in a new process; this one waits, and ends all that it starts when it, or this one's parent, has ended.
 
-    This process then ends as the new one did. SIGTERM ends both. Must be called before there are threads.
+    This process then ends as the new one did. SIGTERM ends both at once, and the end of this one's parent after
+    `CLOSE_S`: the new one should notice it, and close its environments. Must be called before there are threads.
     """
     if sys.platform != "linux":
         return
-    end_with_parent(signal.SIGTERM)
+    end_with_parent(signal.SIGHUP)
     # Processes whose parents have ended become children of this one, whatever their session.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    awaited = {signal.SIGTERM, signal.SIGCHLD}
+    awaited = {signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     guarded = os.fork()
     if not guarded:
@@ -81,9 +82,13 @@ def guard() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = None
     while code is None:
-        code = -signal.SIGTERM
-        if signal.sigwait(awaited) == signal.SIGCHLD:
+        number = signal.sigwait(awaited)
+        if number == signal.SIGCHLD:
             code = _reap(guarded)
+        elif number == signal.SIGHUP:
+            signal.setitimer(signal.ITIMER_REAL, CLOSE_S + 1.0)
+        else:
+            code = -signal.SIGTERM
     with suppress(ChildProcessError):
         while True:
             for child in Path("/proc/thread-self/children").read_text().split():

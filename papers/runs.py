@@ -34,7 +34,10 @@ class Results:
     def content(self, study: str) -> Mapping[str, Any]:
         """Returns a study's file; empty if there is none."""
         path = self.folder / f"{study}.json"
-        found: Mapping[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        try:
+            found: Mapping[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
+        except ValueError as error:
+            raise SystemExit(f"{path}: is damaged: {error}") from None
         return found
 
     def runs(self, study: str) -> Mapping[str, Mapping[str, Run]]:

@@ -110,13 +110,15 @@ def _predicted(options: argparse.Namespace) -> list[str]:
         )
     )
     say("\n     time  of it start  dollars  way")
-    for way in predict_all(base, ways(deployed), work, environment, PRICES):
+    predictions = predict_all(base, ways(deployed), work, environment, PRICES)
+    for way in predictions:
         say(f"{duration(way.seconds):>9}  {duration(way.start_s):>11}  {way.usd:7.4f}  {way.name}")
     say(f"{duration(seconds_here(here.resolved(), work)):>9}  {'':>11}     free  this machine")
     say(
         _folded(
             "an instance counts at the on-demand price, also learner.market = spot, which costs less; a run ends at "
             f"budget.usd = ${base.budget.usd:g}"
+            f"{', before it is done' if predictions[0].usd > base.budget.usd else ''}"
         )
     )
     if not has_functions:

@@ -142,7 +142,7 @@ def _read_run(path: Path, name: str) -> RecordedRun:
             f"{layout.SUMMARY} has {summary['rounds']} rounds, {layout.ROUNDS} has {len(rows)}"
         )
     text, settings = _read(path / layout.CONFIG, _settings, problems) or ("", {})
-    budget_usd = summary.get("budget_usd", _number(settings.get("budget.usd")))
+    budget_usd = _number(summary.get("budget_usd", settings.get("budget.usd")))
     whole = path
     if layout.seeds_in(path.parent):
         whole = path.parent
@@ -195,10 +195,10 @@ def _settings(path: Path) -> tuple[str, dict[str, str]]:
     }
 
 
-def _number(text: str | None) -> float | None:
-    """Returns a setting's number; None if it is missing or is none."""
+def _number(value: Any) -> float | None:
+    """Returns a recorded number; None if it is missing or is none."""
     with suppress(TypeError, ValueError):
-        return float(text or "")
+        return float(value)
     return None
 
 

@@ -172,7 +172,7 @@ def _ask(
             with suppress(OSError, AttributeError, ValueError):
                 print(
                     f"! {process.about}it is still {doing} after {_NOTICE_S} s{process.last_line}; "
-                    f"after {limit_s:.0f} s it is refused",
+                    f"after {limit_s:.0f} s the trial no longer waits",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -52,10 +52,12 @@ class Licence(Counter):
 
     taken = 0
 
-    def __init__(self, folder: str, episode_steps: int | None, raises_at: int = -1) -> None:
+    def __init__(
+        self, folder: str, episode_steps: int | None, raises_at: int = -1, close_s: float = 0.0
+    ) -> None:
         super().__init__(episode_steps)
         Licence.taken += 1
-        self.raises_at = raises_at
+        self.raises_at, self.close_s = raises_at, close_s
         self.folder, self.name = Path(folder), f"{os.getpid()}-{self.taken}"
         (self.folder / f"taken-{self.name}").touch()
         with open(self.folder / "counts", "a") as counts:
@@ -69,6 +71,7 @@ class Licence(Counter):
         return super().step(action)
 
     def close(self):
+        time.sleep(self.close_s)
         (self.folder / f"taken-{self.name}").rename(self.folder / f"returned-{self.name}")
 
 

@@ -153,6 +153,21 @@ def test_a_run_closes_every_environment_also_those_that_play_or_have_raised(
     assert [*tmp_path.glob("taken-*")] == []
 
 
+def test_when_the_trainer_is_killed_its_environments_are_still_closed(tmp_path: Path) -> None:
+    kwargs = {"kind": "Licence", "folder": str(tmp_path), "close_s": 1.0}
+    experiment = pendulum_file(
+        tmp_path,
+        environment={"id": ENVIRONMENT, "kwargs": kwargs},
+        fleet={"processes": 2},
+        evaluation={"every_rounds": 0},
+    )
+    trainer = start(experiment, tmp_path / "run", *overrides(stop__max_rounds=1000))
+    wait_for(lambda: (tmp_path / "run" / "rounds.jsonl").exists(), "a round")
+    trainer.send_signal(signal.SIGKILL)
+    trainer.communicate()
+    wait_for(lambda: not [*tmp_path.glob("taken-*")], "all licences to be returned")
+
+
 def test_a_slow_simulator_exists_once_in_a_process_and_for_evaluation_if_fragments_hold_episodes(
     tmp_path: Path,
 ) -> None:

@@ -201,6 +201,7 @@ def test_rounds_run_here_and_the_best_memory_is_written(tmp_path: Path, capsys: 
     assert output.count(" of at most 6: ") == 6
     assert "20 rounds of 2 actors x 32 steps" in output
     assert "free this machine" in output
+    assert "a run ends at budget.usd = $1e-06, before it is done" in output
     change = output.partition("--set '")[2].partition("'")[0]
     experiment = load_experiment(written)
     assert change == f"actor.memory_mib={experiment.actor.memory_mib}"

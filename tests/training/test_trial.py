@@ -267,7 +267,7 @@ def test_an_environment_that_never_returns_is_reported_and_refused(
             clock=clock,
         )
     assert re.search(
-        f"^! environment.id = .* still {PLACES[place]} after 30 s; .*; after 600 s it is refused\n$",
+        f"^! environment.id = .* still {PLACES[place]} after 30 s; .*; after 600 s the trial no longer waits\n$",
         capsys.readouterr().err,
     )
     assert not is_alive(int(marker.read_text()))
