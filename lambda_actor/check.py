@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from multiprocessing.shared_memory import SharedMemory
 from multiprocessing.synchronize import SemLock
 from typing import Any, NoReturn
@@ -105,7 +104,7 @@ def _continued(
         return {"single_because": f"it was still being made after {_SECOND_S} s"}
     except ActorError as error:
         return {"single_because": str(error)}
-    with closing(environment):
+    with closed_in_time(environment):
         return trial.go_on(environment, **played)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.drawing import BLUE, GREY, ORANGE, panels, saved
-from papers.runs import Results, Run
+from papers.runs import Results, returns
 from papers.stellaris.measures import returns_and_seconds
 
 HASH = "Data"
@@ -66,7 +66,7 @@ def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
             runs = list(by_arm.get(arm, {}).values())
             if not runs:
                 continue
-            curves = np.array([_by_round(run) for run in runs])
+            curves = np.array([returns(run) for run in runs])
             rounds = 1 + np.arange(curves.shape[1])
             above.plot(rounds, curves.mean(0), color=colour, label=name)
             low, high = np.quantile(curves, (0.25, 0.75), axis=0)
@@ -80,13 +80,6 @@ def returns_and_actors(results: Results, picture: Mapping[str, Any]) -> Any:
     axes[1, 0].set_ylabel("actors")
     axes[0, 0].legend(frameon=False)
     return figure
-
-
-def _by_round(run: Run) -> np.ndarray:
-    """Returns a run's return after each round, linear between rounds in which episodes ended."""
-    returned = np.asarray(run["episode_return_mean"], float)
-    (ended,) = np.isfinite(returned).nonzero()
-    return np.interp(np.arange(len(returned)), ended, returned[ended])
 
 
 DRAWINGS: Mapping[str, Callable[[Results, Mapping[str, Any]], Any]] = {

@@ -269,8 +269,8 @@ class EvaluationSection(Section):
     every_rounds: Annotated[int, Field(ge=0)] = Field(
         5,
         description="rounds between evaluations; 0 = never. They also run at stop.max_rounds and "
-        "stop.max_steps, and back to back while a training episode of so many rounds was halfway to "
-        "stop.target_return",
+        "stop.max_steps, and back to back if a training episode of the last every_rounds rounds came "
+        "halfway to stop.target_return",
     )
     episodes: Annotated[int, Field(ge=1, le=10_000)] = Field(
         5,

@@ -81,8 +81,8 @@ class _Pending:
 class Evaluations:
     """Begins evaluations, one at a time, and collects their results at rounds that do not depend on timing.
 
-    They begin every ``every_rounds`` rounds, and one after another while the returns of the training episodes of so
-    many rounds make it plausible that the target is reached. The last round's policy is always evaluated.
+    They begin every ``every_rounds`` rounds, and one after another if training episodes of the last
+    ``every_rounds`` rounds make it plausible that the target is reached. The last round's policy is always evaluated.
 
     Attributes:
         kept: The policy that reached the target; None before.

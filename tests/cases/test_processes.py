@@ -6,15 +6,18 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from lambda_actor import check as image_check
+from lambda_actor import guarding
 from runtime.errors import ExperimentError
 from runtime.experiment.loading import load_experiment
 from runtime.training.backends import make_backend
 from runtime.training.preflight import preflight
+from tests.cases.simulators import FOREVER_S
 from tests.helpers import (
     PATIENCE_S,
     ROOT,
@@ -50,10 +53,13 @@ def check(
 def check_section(
     section: dict[str, object], *options: str, hidden: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "lambda_actor.check", *options, ENVIRONMENT, "20"]
-    words.append(json.dumps(section))
+    words = ["-m", "lambda_actor.check", *options, ENVIRONMENT, "20", json.dumps(section)]
+    return python(*words, before=HIDDEN if hidden else [])
+
+
+def python(*words: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*(HIDDEN if hidden else []), *words],
+        [*before, sys.executable, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -87,15 +93,17 @@ def test_the_image_check_waits_for_neither_a_second_simulator_nor_a_first_that_h
         "from lambda_actor import check; from tests.cases.simulators import Waiting; check.PATIENCE_S = 1;"
         f'Waiting.place.acquire(); check.run([{ENVIRONMENT!r}, \'20\', \'{{"kwargs": {{"kind": "Waiting"}}}}\'])'
     )
-    hanging = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    hanging = python("-c", program)
     assert (hanging.returncode, "Timeout (0:00:01)!" in hanging.stderr) == (1, True)
+
+
+def test_the_image_check_gives_up_a_close_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarding, "CLOSE_S", 0.1)
+    kwargs = {"kind": "Licence", "folder": str(tmp_path), "close_s": FOREVER_S}
+    assert "an open episode was replayed" in image_check.check(ENVIRONMENT, 20, {"kwargs": kwargs})
+    assert len([*tmp_path.glob("taken-*")]) == 2
 
 
 def test_a_simulator_that_exists_once_trains_in_one_process_and_does_not_outlive_a_killed_trainer(
