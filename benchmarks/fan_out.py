@@ -16,10 +16,11 @@ import asyncio
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ sys.path.insert(0, str(ROOT))
 
 import redis  # noqa: E402
 
-from benchmarks.lambda_stub import ARN, serve, stand_in  # noqa: E402
 from benchmarks.provenance import origin  # noqa: E402
 from lambda_actor import wire  # noqa: E402
 from lambda_actor.cache import TrajectoryCache  # noqa: E402
@@ -44,6 +44,7 @@ DELAYS_S = (2.0, 5.0)
 REPEATS = 10
 STEPS, TIMEOUT_S = 256, 60.0
 ENVIRONMENT_ID = "Hopper-v5"
+ARN = "arn:aws:lambda:us-east-1:123456789012:function:actors:live"
 EVENT: dict[str, Any] = {
     "run_id": "fan-out",
     "policy_version": 0,
@@ -56,19 +57,42 @@ EVENT: dict[str, Any] = {
 }
 
 
-def answer_with_trajectories(cache_url: str, delay_s: float) -> None:
-    """Plays Lambda, and submits a trajectory for each invocation, encoded before its delay is over."""
+def encoder() -> Callable[[dict[str, Any]], bytes]:
+    """Returns a function from an invocation's event to its trajectory, encoded. All have the same steps."""
     environment = make_environment(ENVIRONMENT_ID)
     fragment = roll_out(
         environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0
     )
-    cache = TrajectoryCache(cache_url, EVENT["run_id"])
+    return lambda event: wire.encode(fragment.kind, trajectory_fields(event, fragment))
 
-    def answered(event: Mapping[str, Any]) -> Callable[[], str]:
-        trajectory = wire.encode(fragment.kind, trajectory_fields(event, fragment))
-        return lambda: cache.submit(event["invocation_id"], trajectory)
 
-    asyncio.run(serve(delay_s, answered))
+async def play_lambda(cache_url: str, delay_s: float) -> None:
+    """Prints its port, and answers each invocation after the delay, in which it submits a trajectory, until standard
+    input closes."""
+    encoded, cache = encoder(), TrajectoryCache(cache_url, EVENT["run_id"])
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                length = int(head.partition("content-length:")[2].split()[0])
+                event = json.loads(await reader.readexactly(length))
+                due_s = time.monotonic() + delay_s
+                name, trajectory = event["invocation_id"], encoded(event)
+                await asyncio.sleep(due_s - time.monotonic())
+                status = cache.submit(name, trajectory)
+                body = json.dumps({"invocation_id": name, "status": status})
+                writer.write(
+                    f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+                    f"x-amzn-RequestId: r1\r\n\r\n{body}".encode()
+                )
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    os._exit(0)
 
 
 class Settled:
@@ -134,7 +158,9 @@ def measure(actors: int, delay_s: float, cache_url: str) -> dict[str, Any]:
 
 def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> int:
     """Returns the bytes that this number of trajectories takes in the cache if the learner takes none meanwhile."""
-    messages = prepared(actors)
+    encoded = encoder()
+    names = [f"r-{slot}" for slot in range(actors)]
+    messages = {name: encoded({**EVENT, "invocation_id": name}) for name in names}
     empty = server.info("memory")["used_memory"]
     cache.expect(messages)
     for invocation_id, message in messages.items():
@@ -145,25 +171,24 @@ def stored_bytes(cache: TrajectoryCache, server: redis.Redis, actors: int) -> in
     return int(stored - empty)
 
 
-def prepared(count: int) -> dict[str, bytes]:
-    """Returns the trajectories of actors, by invocation id."""
-    environment = make_environment(ENVIRONMENT_ID)
-    fragment = roll_out(
-        environment, random_policy(environment), fragment_steps=STEPS, seed=0, round_index=1, slot=0
-    )
-    names = [f"r-{slot}" for slot in range(count)]
-    return {
-        name: wire.encode(
-            fragment.kind, trajectory_fields({**EVENT, "invocation_id": name}, fragment)
-        )
-        for name in names
-    }
-
-
 def rounds(actors: int, delay_s: float) -> dict[str, Any]:
     from runtime.fleet.cache_server import EmbeddedServer
 
-    with closing(EmbeddedServer()) as server, stand_in(__file__, server.url, str(delay_s)):
+    with (
+        closing(EmbeddedServer()) as server,
+        subprocess.Popen(
+            [sys.executable, __file__, "--serve", server.url, str(delay_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as stub,
+    ):
+        assert stub.stdout is not None
+        os.environ.update(
+            AWS_ENDPOINT_URL_LAMBDA=f"http://127.0.0.1:{int(stub.stdout.readline())}",
+            AWS_ACCESS_KEY_ID="benchmark",
+            AWS_SECRET_ACCESS_KEY="benchmark",
+        )
         return measure(actors, delay_s, server.url)
 
 
@@ -206,7 +231,7 @@ def main(picture: Path | None) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        answer_with_trajectories(sys.argv[2], float(sys.argv[3]))
+        asyncio.run(play_lambda(sys.argv[2], float(sys.argv[3])))
     else:
         parser = argparse.ArgumentParser(
             description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
