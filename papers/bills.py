@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.provenance import ROOT
-from papers.pricing import lambda_speed, units_of
+from papers.pricing import lambda_speed, on_gpu, units_of
 from papers.runs import Run
 from runtime.experiment.loading import load_experiment
 from runtime.money.prices import PRICES
@@ -28,8 +28,6 @@ LEARNER_HOUR_USD = {"gpu": 3.06, "cpu": PRICES.instance_hour_usd["c7i.large"]}
 """Of a p3.2xlarge, as in the paper, and of a c7i.large."""
 SERVERS = {"c5.4xlarge": (16, 0.68), "c5.9xlarge": (36, 1.53)}
 """vCPUs and dollars per hour of a server of actors. A vCPU is as fast as the core of the table of units."""
-GPU_WORK = ROOT / "benchmarks" / "results" / "gpu" / "work.json"
-"""Seconds of the learner's units on an H100 and on its host's CPU. The paper's V100 is slower."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,9 @@ class Bill:
         """Returns the bill of a study of the protocol."""
         overrides = [f"{key}={json.dumps(value)}" for key, value in study["settings"].items()]
         resolved = load_experiment(ROOT / Path(study["file"]), overrides).resolved()
-        units = dict(units_of(resolved))
+        units = units_of(resolved)
         if learner == "gpu":
-            points = json.loads(GPU_WORK.read_bytes())["points"]
-            on = {point["point"]["device"]: point for point in points}
-            for unit in ("gradient_step_s", "sample_s", "product_sample_s"):
-                units[unit] *= on["cuda"][unit] / on["cpu"][unit]
+            units = on_gpu(units)
         is_asynchronous = resolved.algorithm.kind != "ppo"
         return cls(units, resolved.actor.memory_mib, learner, actors_on, is_asynchronous)
 

@@ -8,7 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.provenance import ROOT
 from runtime.errors import ExperimentError
+from runtime.experiment.instance_types import has_gpu
 from runtime.experiment.resolved import ResolvedExperiment
 from runtime.experiment.schema import Experiment
 from runtime.money.model import vcpu_share, volume_gib
@@ -18,6 +20,8 @@ from runtime.scaler.saved_scheduler import Pricing
 TABLE_PATH = Path(__file__).with_name("units.json")
 """CPU seconds of each unit of work, by workload, on one core that counts as a vCPU of a c7i; benchmarks/work_rates.py
 writes it."""
+GPU_WORK = ROOT / "benchmarks" / "results" / "gpu" / "work.json"
+"""Seconds of the learner's units on an H100 and on its host's CPU. The papers' V100 is slower."""
 LAMBDA_SPEED = 0.68
 """Speed of one vCPU of AWS Lambda, relative to the machine of the table. **Modelled**: published comparisons of x86_64
 and arm64 there differ by -16 to +19 %, so they have the same speed here."""
@@ -53,8 +57,19 @@ def units_of(resolved: ResolvedExperiment) -> Mapping[str, float]:
     return units
 
 
+def on_gpu(units: Mapping[str, float]) -> Mapping[str, float]:
+    """Returns these units with the learner's on a GPU: divided by an H100's advantage over its host's CPU."""
+    points = json.loads(GPU_WORK.read_bytes())["points"]
+    measured = {point["point"]["device"]: point for point in points}
+    learner = ("gradient_step_s", "sample_s", "product_sample_s")
+    cpu, cuda = measured["cpu"], measured["cuda"]
+    return {**units, **{name: units[name] * cuda[name] / cpu[name] for name in learner}}
+
+
 def pricing_of(experiment: Experiment) -> Pricing:
-    """Returns the pricing of an experiment's rounds, with actors on Lambda, a c7i as learner, and no cache.
+    """Returns the pricing of an experiment's rounds, with actors on Lambda, its first type of learner, and no cache.
+
+    Actors start cold unless enough for the largest round are provisioned.
 
     Raises:
         ExperimentError: The table does not have its environment with its algorithm.
@@ -62,6 +77,9 @@ def pricing_of(experiment: Experiment) -> Pricing:
     resolved = experiment.resolved()
     units, actor = units_of(resolved), resolved.actor
     instance_type = resolved.learner.instance_types[0]
+    if has_gpu(instance_type):
+        units = on_gpu(units)
+    is_warm = actor.provisioned >= resolved.scaler.actors_max
     actor_speed = lambda_speed(actor.memory_mib)
     memory_gib_usd = PRICES.functions[actor.architecture].on_demand_usd
     hourly_usd = PRICES.instance_hour_usd[instance_type] + PRICES.public_ipv4_hour_usd
@@ -71,7 +89,7 @@ def pricing_of(experiment: Experiment) -> Pricing:
     return Pricing(
         invocation_s=units["invocation_s"] / actor_speed,
         step_s=units["step_s"] / actor_speed,
-        cold_start_s=units["init_s"] / actor_speed,
+        cold_start_s=0.0 if is_warm else units["init_s"] / actor_speed,
         gradient_step_s=units["gradient_step_s"],
         sample_s=units["sample_s"],
         evaluated_step_s=units["evaluated_step_s"],
