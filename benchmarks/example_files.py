@@ -97,9 +97,7 @@ def cpu_s() -> float:
 def run_of(name: str, seed: int, arithmetic: str, work: Path) -> dict[str, Any]:
     """Trains and evaluates one run to its end. Continues an interrupted one."""
     out, before_s = work / name / f"{seed}-{arithmetic}", cpu_s()
-    found = train_and_evaluate(
-        ROOT, str(path_of(name).relative_to(ROOT)), seed, [], out, arithmetic
-    )
+    found = train_and_evaluate(str(path_of(name).relative_to(ROOT)), seed, [], out, arithmetic)
     rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     return {
         **found,

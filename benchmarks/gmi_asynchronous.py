@@ -44,7 +44,7 @@ def steps_per_s(changes: Sequence[str]) -> float:
     options = [word for change in changes for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "run")
-        run(ROOT, NATIVE, "train", "experiments/hopper-fixed.yaml", "--out", str(out), *options)
+        run(NATIVE, "train", "experiments/hopper-fixed.yaml", "--out", str(out), *options)
         lines = (out / "rounds.jsonl").read_text().splitlines()[LEFT_OUT:]
     rows = [json.loads(line) for line in lines]
     return float(sum(row["env_steps"] for row in rows) / sum(row["round_s"] for row in rows))

@@ -9,7 +9,6 @@ Prints JSON; keep it under benchmarks/results/.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -58,9 +57,6 @@ def measure(environment_id: str, steps: int) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
     print(
         json.dumps(
             {

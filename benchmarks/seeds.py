@@ -8,10 +8,9 @@ evaluation that reached its target, which favours lucky evaluations. So each fin
 start states, with its best actions and with sampled ones.
 
 ``--first-seed 100`` begins there. ``--arithmetic avx2 default`` trains each seed once with each of these values of
-torch's ATEN_CPU_CAPABILITY; ``native`` leaves it unset. ``--base CHECKOUT`` also trains with another checkout's code
-and its file of that name, in turn with this one's, so that a machine that slows down does so for both. ``--beside
-FILE`` does so with another file. Runs are kept in ``--work``, and a second call with the same arguments continues
-there.
+torch's ATEN_CPU_CAPABILITY; ``native`` leaves it unset. ``--beside FILE`` also trains another file, in turn with the
+first, so that a machine that slows down does so for both. Runs are kept in ``--work``, and a second call with the same
+arguments continues there.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.provenance import commit_of, origin  # noqa: E402
+from benchmarks.provenance import origin  # noqa: E402
 
 EPISODES, EVALUATION_SEED = 100, 1_000_000
 NATIVE = "native"
 
 
-def run(checkout: Path, arithmetic: str, *arguments: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+def run(arithmetic: str, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment |= {} if arithmetic == NATIVE else {"ATEN_CPU_CAPABILITY": arithmetic}
     return subprocess.run(
         [sys.executable, "-m", "runtime", *arguments],
-        cwd=checkout,
+        cwd=ROOT,
         check=True,
         text=True,
         env=environment,
@@ -48,7 +47,6 @@ def run(checkout: Path, arithmetic: str, *arguments: str) -> str:
 
 
 def train_and_evaluate(
-    checkout: Path,
     experiment: str,
     seed: int,
     settings: Sequence[str],
@@ -56,12 +54,11 @@ def train_and_evaluate(
     arithmetic: str = NATIVE,
 ) -> dict[str, float | str | int]:
     options = [part for setting in (*settings, f"seed={seed}") for part in ("--set", setting)]
-    run(checkout, arithmetic, "train", experiment, "--out", str(out), "--resume", *options)
+    run(arithmetic, "train", experiment, "--out", str(out), "--resume", *options)
     summary = json.loads((out / "summary.json").read_text())
     anew, sampled = (
         json.loads(
             run(
-                checkout,
                 arithmetic,
                 "evaluate",
                 str(out),
@@ -110,33 +107,26 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, required=True, help="where the runs are kept")
     parser.add_argument("--first-seed", type=int, default=0, metavar="N")
     parser.add_argument("--arithmetic", nargs="+", default=[NATIVE], metavar="NAME")
-    other = parser.add_mutually_exclusive_group()
-    other.add_argument("--base", type=Path, help="another checkout, to compare with")
-    other.add_argument("--beside", metavar="EXPERIMENT", help="another file, to compare with")
+    parser.add_argument("--beside", metavar="EXPERIMENT", help="another file, to compare with")
     asked = parser.parse_intermixed_args()
     if asked.seeds < 1:
         parser.error(f"SEEDS is {asked.seeds}; allowed: from 1")
-    contenders = {"seeds": (ROOT, asked.experiment)}
-    if asked.base:
-        contenders["base_seeds"] = (asked.base.resolve(), asked.experiment)
+    contenders = {"seeds": asked.experiment}
     if asked.beside:
-        contenders["beside_seeds"] = (ROOT, asked.beside)
+        contenders["beside_seeds"] = asked.beside
     results: dict[str, list[dict[str, float | str | int]]] = {name: [] for name in contenders}
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for arithmetic in asked.arithmetic:
-            for name, (checkout, experiment) in contenders.items():
+            for name, experiment in contenders.items():
                 out = (asked.work / name / f"{seed}-{arithmetic}").resolve()
                 results[name].append(
-                    train_and_evaluate(checkout, experiment, seed, asked.settings, out, arithmetic)
+                    train_and_evaluate(experiment, seed, asked.settings, out, arithmetic)
                 )
                 print(name, results[name][-1], file=sys.stderr, flush=True)
     print(
         json.dumps(
             {
                 **origin(" ".join(("python", *sys.orig_argv[1:]))),
-                "commits": {
-                    name: commit_of(checkout) for name, (checkout, _) in contenders.items()
-                },
                 "medians": {name: medians(found) for name, found in results.items()},
                 **results,
             },

@@ -11,7 +11,6 @@ Values are median CPU seconds of one thread. Other load makes them longer, so ru
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
 import os
@@ -191,7 +190,7 @@ def main() -> None:
             workloads[name] = {unit: float(f"{units[unit]:.4g}") for unit in units}
             print(name, workloads[name], flush=True)
     table = {
-        "as_of": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "as_of": time.strftime("%Y-%m-%d"),
         "commit": commit_of(),
         "machine": f"one core of {processor()}",
         "workloads": dict(sorted(workloads.items())),

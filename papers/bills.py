@@ -26,7 +26,7 @@ PROVISIONED_GIB_S_USD, PROVISIONED_RUN_GIB_S_USD = 0.0000041667, 0.0000097222
 """Of Lambda, footnotes 2 and 3: on demand; provisioned capacity while it exists, and in addition while it runs."""
 LEARNER_HOUR_USD = {"gpu": 3.06, "cpu": PRICES.instance_hour_usd["c7i.large"]}
 """Of a p3.2xlarge, as in the paper, and of a c7i.large."""
-SERVERS = {"c5.4xlarge": (16, 0.68), "c5.9xlarge": (36, 1.53)}
+SERVERS = {"c5.4xlarge": (16, 0.68), "c5.9xlarge": (36, 1.53), "c5.18xlarge": (72, 3.06)}
 """vCPUs and dollars per hour of a server of actors. A vCPU is as fast as the core of the table of units."""
 
 
@@ -39,7 +39,8 @@ class Bill:
         memory_mib: Of a function.
         learner: ``gpu`` or ``cpu``.
         actors_on: ``functions`` (each starts cold once), ``provisioned`` (warm functions, as many as the largest round
-            has), ``artifact`` (warm functions, billed as a c5.4xlarge like in the authors' code), or one of `SERVERS`.
+            has), ``artifact`` (warm functions, billed as a c5.4xlarge like in the authors' code), ``minionsrl`` (warm
+            functions and a learner that is one too, each billed while it works: MinionsRL, Eq. 2), or one of `SERVERS`.
         is_asynchronous: Actors play while the learner updates.
     """
 
@@ -72,11 +73,16 @@ class Bill:
         seconds: np.ndarray = samples * self.units["product_sample_s"]
         return seconds
 
+    def learner_s(self, run: Run) -> np.ndarray:
+        """Returns the seconds of each round in which the learner works."""
+        update_s = _column(run, "gradient_steps") * self.units["gradient_step_s"]
+        update_s += _column(run, "samples_trained") * self.units["sample_s"]
+        update_s += self.detection_s(run)
+        return update_s
+
     def round_s(self, run: Run) -> np.ndarray:
         """Returns the seconds of each round."""
-        learner_s = _column(run, "gradient_steps") * self.units["gradient_step_s"]
-        learner_s += _column(run, "samples_trained") * self.units["sample_s"]
-        learner_s += self.detection_s(run)
+        learner_s = self.learner_s(run)
         turns: np.ndarray | float = 1.0
         if self.actors_on in SERVERS:
             turns = np.ceil(_column(run, "actor_count") / SERVERS[self.actors_on][0])
@@ -90,10 +96,11 @@ class Bill:
     def usd(self, run: Run) -> np.ndarray:
         """Returns the dollars of each round."""
         round_s, gib = self.round_s(run), self.memory_mib / 1024
+        learner_s = self.learner_s(run) if self.actors_on == "minionsrl" else round_s
         actors_s = _column(run, "actor_count") * self.actor_s(run)
         actors_s += self._new_actors(run) * self._cold_s()
         match self.actors_on:
-            case "functions":
+            case "functions" | "minionsrl":
                 actors_usd = actors_s * gib * GIB_S_USD
             case "provisioned":
                 capacity_s = max(run["actor_count"]) * round_s
@@ -103,7 +110,7 @@ class Bill:
                 actors_usd = round_s * SERVERS["c5.4xlarge"][1] / 3600
             case server:
                 actors_usd = round_s * SERVERS[server][1] / 3600
-        usd: np.ndarray = actors_usd + round_s * LEARNER_HOUR_USD[self.learner] / 3600
+        usd: np.ndarray = actors_usd + learner_s * LEARNER_HOUR_USD[self.learner] / 3600
         return usd
 
     def _cold_s(self) -> float:

@@ -32,8 +32,16 @@ def percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number(value: float, form: str) -> str:
-    """Formats a number with a real minus sign."""
-    return f"{value:{form}}".replace("-", "−")
+    """Formats a number with a real minus sign. What would be rounded to 0 keeps its first digit."""
+    formatted = f"{value:{form}}"
+    if not formatted.strip("+-0."):
+        formatted = f"{value:+.1g}" if abs(value) >= 1e-4 else "0"
+    return formatted.replace("-", "−")
+
+
+def percentage(estimate: Mapping[str, Any]) -> str:
+    """Formats a share as ``+4 % [−1, +9]``."""
+    return text(percent(estimate), 0, " %", sign=True)
 
 
 def text(

@@ -14,11 +14,14 @@ import numpy as np
 
 from benchmarks.provenance import ROOT
 from papers.bills import Bill
-from papers.estimates import over_seeds, percent, relative, text
+from papers.estimates import over_seeds, percentage, relative
 from papers.minionsrl import measures as minionsrl
 from papers.nitro import boostable_measures
-from papers.runs import Estimates, Results, last_rounds, returns, rounds_compared
+from papers.runs import Estimates, Results, Run, last_rounds, returns, rounds_compared
 from papers.stellaris import measures as stellaris
+
+ACTORS_ON = ("provisioned", "c5.4xlarge")
+"""What Nitro's actors run on in §8.1, and the others'; see `Bill`."""
 
 
 def gain(
@@ -28,8 +31,8 @@ def gain(
 
     Args:
         studies: By label.
-        at: ``rounds``: after the whole runs. ``steps``: after the last whole round within the smaller number of
-            environment steps of a pair.
+        at: ``rounds``: after the whole runs. ``steps`` or ``seconds``: after the last whole round within the smaller
+            number of a pair, with a GPU as learner, warm functions for ours, and a server for theirs.
     """
     found = {}
     for label, study in studies.items():
@@ -39,13 +42,16 @@ def gain(
                 scores.append([returns(run)[-1] for run in pair])
                 others.append([run["evaluation_return_mean"][-1] for run in pair])
             else:
-                ends = last_rounds([np.cumsum(run["env_steps"]) for run in pair])
+                taken = [run["env_steps"] for run in pair]
+                if at == "seconds":
+                    bills = (Bill.of(results.studies[study], "gpu", on) for on in ACTORS_ON)
+                    taken = [bill.round_s(run) for bill, run in zip(bills, pair, strict=True)]
+                ends = last_rounds([np.cumsum(column) for column in taken])
                 scores.append([returns(run)[end] for run, end in zip(pair, ends, strict=True)])
                 columns = [np.asarray(run["episode_return_mean"], float) for run in pair]
                 others.append([column[end] for column, end in zip(columns, ends, strict=True)])
-        other = text(percent(relative(others)), 0, " %", sign=True)
-        note = f"{'20 new episodes' if at == 'rounds' else 'last round alone'} {other}"
-        found[label] = {**relative(scores), "note": note}
+        beside = "20 new episodes" if at == "rounds" else "last round alone"
+        found[label] = {**relative(scores), "note": f"{beside} {percentage(relative(others))}"}
     return found
 
 
@@ -73,41 +79,46 @@ def saving(
         ours_bill, theirs_bill = (
             Bill.of(results.studies[study], learner, on) for on in (ours_on, theirs_on)
         )
-        shares = []
+        shares: dict[str, list[float]] = {at: [], "rounds": []}
         for pair in results.pairs(study, ours, theirs):
-            our_run, their_run = pair
-            our_rounds, their_rounds = rounds_compared(pair, at)
-            our_usd = ours_bill.usd(our_run)[:our_rounds].sum()
-            shares.append(1.0 - our_usd / theirs_bill.usd(their_run)[:their_rounds].sum())
-        found[label] = over_seeds(shares)
+            for until, values in shares.items():
+                our_rounds, their_rounds = rounds_compared(pair, until)
+                our_usd = ours_bill.usd(pair[0])[:our_rounds].sum()
+                values.append(1.0 - our_usd / theirs_bill.usd(pair[1])[:their_rounds].sum())
+        found[label] = over_seeds(shares[at])
+        if at == "return":
+            found[label]["note"] = f"all rounds {percentage(over_seeds(shares['rounds']))}"
     return found
 
 
-def overhead(results: Results, *, studies: Mapping[str, str], arm: str, learner: str) -> Estimates:
-    """Returns the share of an arm's seconds that the detector takes."""
+def overhead(
+    results: Results, *, studies: Mapping[str, str], arm: str, learner: str, actors_least: int
+) -> Estimates:
+    """Returns the detector's share of the seconds of an arm's rounds with this number of actors, or with more."""
     found = {}
     for label, study in studies.items():
-        bill = Bill.of(results.studies[study], learner, "functions")
+        bill = Bill.of(results.studies[study], learner, "provisioned")
         runs = results.runs(study).get(arm, {}).values()
-        seconds = [(bill.detection_s(run).mean(), bill.round_s(run).mean()) for run in runs]
-        found[label] = over_seeds(detection_s / round_s for detection_s, round_s in seconds)
-        if seconds:
-            found[label]["note"] = f"rounds of {np.mean(seconds, axis=0)[1]:.1f} s"
+        large = over_seeds(_detector_share(bill, run, actors_least) for run in runs)
+        whole = over_seeds(_detector_share(bill, run, 0) for run in runs)
+        found[label] = {**large, "note": f"all rounds {percentage(whole)}"}
     return found
 
 
-def beside_rllib(results: Results, *, study: str, rllib: str, arms: Sequence[str]) -> Estimates:
-    """Returns by how much the return of each arm's last round differs from RLlib's."""
+def _detector_share(bill: Bill, run: Run, actors_least: int) -> float:
+    is_counted = np.array(run["actor_count"]) >= actors_least
+    return float(bill.detection_s(run)[is_counted].sum() / bill.round_s(run)[is_counted].sum())
+
+
+def beside_rllib(results: Results, *, study: str, rllib: str, setting: str) -> Estimates:
+    """Returns by how much the return of a setting's last round differs from RLlib's."""
     theirs: Mapping[str, Any] = results.runs(rllib)
-    found = {}
-    for arm in arms:
-        ours = results.runs(study).get(arm, {})
-        both = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-        trained = [[run["episode_return_mean"][-1] for run in pair] for pair in both]
-        # RLlib's program has one number, not a column.
-        new = [(a["evaluation_return_mean"][-1], b["evaluation_return_mean"]) for a, b in both]
-        found[arm] = {**relative(trained), "note": _new_episodes(relative(new))}
-    return found
+    ours = results.runs(study).get(setting, {})
+    both = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    trained = [[run["episode_return_mean"][-1] for run in pair] for pair in both]
+    # RLlib's program has one number, not a column.
+    new = [(a["evaluation_return_mean"][-1], b["evaluation_return_mean"]) for a, b in both]
+    return {setting: {**relative(trained), "note": f"20 new episodes {percentage(relative(new))}"}}
 
 
 def growth(results: Results, *, file: str, delay_s: float, actors: Sequence[int]) -> Estimates:
@@ -121,10 +132,6 @@ def growth(results: Results, *, file: str, delay_s: float, actors: Sequence[int]
     seconds = {one["actors"]: one["round_s"] for one in rounds if one["delay_s"] == delay_s}
     few, many = (seconds[count] for count in actors)
     return {f"{delay_s:g} s": over_seeds(b / a - 1.0 for a, b in zip(few, many, strict=True))}
-
-
-def _new_episodes(estimate: Mapping[str, Any]) -> str:
-    return f"20 new episodes {text(percent(estimate), 0, ' %', sign=True)}"
 
 
 KINDS: Mapping[str, Callable[..., Estimates]] = {

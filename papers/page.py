@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from benchmarks.pages import rendered, table
-from papers.estimates import SEEDS, percent, text
+from papers.estimates import SEEDS, percentage, text
 from papers.measures import KINDS
 from papers.pictures import data_hash, drawn_from
 from papers.runs import Results
@@ -111,7 +111,10 @@ class Page:
             counts[0]
             if set(counts) == {str(len(SEEDS))}
             else f"{' / '.join(counts)} of {len(SEEDS)}",
-            overall({label: verdict for label, (verdict, _) in verdicts.items()}),
+            overall(
+                {label: verdict for label, (verdict, _) in verdicts.items()},
+                is_one_enough=claim.get("is_one_enough", False),
+            ),
             f"{_reasons(verdicts)} {claim.get('note', '')}".strip(),
         ]
 
@@ -199,32 +202,43 @@ def judged(claim: Mapping[str, Any], estimate: Mapping[str, Any]) -> tuple[str, 
         return UNDECIDED, "the interval includes the bound"
     half = claim.get("effect", 0.0) / 2.0
     if low > 0.0 and middle >= half:
-        return REPRODUCED, "at least half of the paper's effect" if half else "above zero"
+        return (
+            REPRODUCED,
+            "at least half of the paper's effect" if half else "the interval is above zero",
+        )
     if high < 0.0:
-        return NOT, "the opposite: below zero"
+        return NOT, "the opposite: the interval is below zero"
     if high < half:
         return (
             NOT,
-            f"{'above' if low > 0.0 else 'perhaps'} zero, but less than half of the paper's effect",
+            f"{'above' if low > 0.0 else 'the interval includes'} zero, but is below half of the paper's effect",
         )
     return (
         UNDECIDED,
-        "above zero, perhaps half of the paper's effect" if low > 0.0 else "perhaps zero",
+        "above zero, perhaps half of the paper's effect"
+        if low > 0.0
+        else "the interval includes zero",
     )
 
 
-def overall(verdicts: Mapping[str, str]) -> str:
-    """Returns the verdict on a claim: reproduced if it is in one environment, not if it is in none."""
-    labels = [label for label, verdict in verdicts.items() if verdict == REPRODUCED]
+def overall(verdicts: Mapping[str, str], *, is_one_enough: bool) -> str:
+    """Returns the verdict on a claim about several environments.
+
+    Args:
+        verdicts: By environment.
+        is_one_enough: One that is reproduced decides, as for "up to". Otherwise one that is not reproduced does.
+    """
+    decisive, otherwise = (REPRODUCED, NOT) if is_one_enough else (NOT, REPRODUCED)
+    labels = [label for label, verdict in verdicts.items() if verdict == decisive]
     if labels:
         where = f" ({', '.join(labels)})" if len(labels) < len(verdicts) else ""
-        return f"**{REPRODUCED}**{where}"
+        return f"**{decisive}**{where}"
     if UNMEASURED in verdicts.values():
         judged = [
             f"{name}: {verdict}" for name, verdict in verdicts.items() if verdict != UNMEASURED
         ]
         return f"{UNMEASURED} ({', '.join(judged)})" if judged else UNMEASURED
-    return f"**{NOT if set(verdicts.values()) == {NOT} else UNDECIDED}**"
+    return f"**{otherwise if set(verdicts.values()) == {otherwise} else UNDECIDED}**"
 
 
 def _is_of(claim: Mapping[str, Any], result: str) -> bool:
@@ -239,9 +253,7 @@ def _sentence(text: str) -> str:
 def _shown(claim: Mapping[str, Any], label: str, estimate: Mapping[str, Any]) -> str:
     unit = claim.get("unit", "%")
     value = (
-        text(percent(estimate), 0, " %", sign=True)
-        if unit == "%"
-        else text(estimate, 2, f" {unit}".rstrip(), sign=True)
+        percentage(estimate) if unit == "%" else text(estimate, 2, f" {unit}".rstrip(), sign=True)
     )
     note = f" ({estimate['note']})" if estimate.get("note") else ""
     return f"{label} {value}{note}".strip()

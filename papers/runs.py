@@ -65,6 +65,15 @@ def returns(run: Run) -> np.ndarray:
     return mean
 
 
+def evaluated(run: Run) -> np.ndarray:
+    """Returns the mean return of the last evaluation after each round; the first one's before it."""
+    means = np.asarray(run["evaluation_return_mean"], float)
+    known = np.flatnonzero(~np.isnan(means))
+    last = np.searchsorted(known, np.arange(len(means)), side="right") - 1
+    found: np.ndarray = means[known[np.maximum(last, 0)]]
+    return found
+
+
 def rounds_compared(pair: Sequence[Run], at: str) -> list[int]:
     """Returns the number of first rounds of each run of a pair to compare.
 

@@ -25,19 +25,6 @@ class MinionsAdaptSettings(ScalerSettings):
         return MinionsAdaptScaler(self)
 
 
-def progress(mean_return: float, target: float) -> float:
-    """Returns how near a mean return is to its target, from 0 to 1.
-
-    That is Ĵ/J between 0 and a target above 0. A target below 0 inverts the ratio, J/Ĵ: a return of twice −200 is
-    halfway there. A target of 0 has no ratio: 0 until it is reached.
-    """
-    if mean_return >= target:
-        return 1.0
-    if target > 0.0:
-        return max(mean_return, 0.0) / target
-    return target / mean_return
-
-
 class MinionsAdaptScaler(Scaler):
     """Makes the share of actors equal to the return's share of the target.
 
@@ -46,8 +33,7 @@ class MinionsAdaptScaler(Scaler):
 
     Paper: MinionsRL, "Ablation Study".
     Departure: the paper's Ĵ_k is a sum without 1/n, over n + 1 rounds, which would exceed J with a fifth of the return;
-    here it is the mean of n. The paper's I_min is 1. `progress` handles returns and targets below 0, which the paper
-    does not have.
+    here it is the mean of n. The paper's I_min is 1. The target is above 0.
     """
 
     def __init__(self, settings: MinionsAdaptSettings) -> None:
@@ -62,5 +48,5 @@ class MinionsAdaptScaler(Scaler):
         ]
         if not known or view.target_return is None:
             return ScalingDecision(self.actors_min, 0.0)
-        score = progress(math.fsum(known) / len(known), view.target_return)
+        score = min(max(math.fsum(known) / len(known) / view.target_return, 0.0), 1.0)
         return ScalingDecision(self.clipped(self.actors_max * score), score)

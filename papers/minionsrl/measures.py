@@ -8,25 +8,16 @@ learner updates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from papers.bills import Bill
-from papers.estimates import over_seeds, percent, relative, text
-from papers.runs import Estimates, Results, Run, last_rounds, returns
+from papers.estimates import over_seeds, percentage, relative
+from papers.runs import Estimates, Results, Run, evaluated, last_rounds
 from runtime.scaler.minions_settings import scheduler_path
 from runtime.scaler.saved_scheduler import load_scheduler
-
-
-class AsynchronousBill(Bill):
-    """Seconds and dollars of rounds in which the actors play while the learner updates."""
-
-    def round_s(self, run: Run) -> np.ndarray:
-        """Returns the seconds of each round: the actors' or the learner's, whichever take longer."""
-        actor_s = self.actor_s(run)
-        longer: np.ndarray = np.maximum(actor_s, super().round_s(run) - actor_s)
-        return longer
 
 
 class Race:
@@ -44,7 +35,7 @@ class Race:
         ours: str,
         rival: str,
         rival_study: str = "",
-        rival_on: str = "functions",
+        rival_on: str = "minionsrl",
     ) -> None:
         """Reads the runs.
 
@@ -55,11 +46,10 @@ class Race:
             rival_on: What the rival's actors run on; see `papers.bills.Bill`.
         """
         self._studies = results.studies[study], results.studies[rival_study or study]
-        self._rival_bill = AsynchronousBill if rival_study else Bill
         self._rival_on = rival_on
         self.pairs = results.pairs(study, ours, rival, rival_study)
 
-    def totals(self, of: str, learner: str) -> list[tuple[np.ndarray, np.ndarray]]:
+    def totals(self, of: str, learner: str) -> list[list[np.ndarray]]:
         """Returns the sums after each round of both runs of each pair.
 
         Args:
@@ -68,26 +58,22 @@ class Race:
         """
         ours, theirs = self._studies
         bills = (
-            Bill.of(ours, learner, "functions"),
-            self._rival_bill.of(theirs, learner, self._rival_on),
+            Bill.of(ours, learner, "minionsrl"),
+            Bill.of(theirs, learner, self._rival_on),
         )
-        found = []
-        for pair in self.pairs:
-            columns = [
-                bill.round_s(run) if of == "seconds" else bill.usd(run)
+        return [
+            [
+                np.cumsum(bill.round_s(run) if of == "seconds" else bill.usd(run))
                 for bill, run in zip(bills, pair, strict=True)
             ]
-            found.append((np.cumsum(columns[0]), np.cumsum(columns[1])))
-        return found
+            for pair in self.pairs
+        ]
 
     def reached(self) -> str:
         """Returns how many runs of each arm reached their target."""
         targets = [study["settings"]["stop.target_return"] for study in self._studies]
         counts = [
-            sum(
-                (pair[side]["evaluation_return_mean"][-1] or 0.0) >= targets[side]
-                for pair in self.pairs
-            )
+            sum(evaluated(pair[side])[-1] >= targets[side] for pair in self.pairs)
             for side in (0, 1)
         ]
         return f"{counts[0]} and {counts[1]} of {len(self.pairs)} reached the target"
@@ -105,7 +91,7 @@ def to_target(results: Results, *, of: str, **race: Any) -> Estimates:
         _saved([(ours[-1], theirs[-1]) for ours, theirs in runs.totals(of, learner)])
         for learner in ("gpu", "cpu")
     )
-    with_gpu["note"] = f"{_percent(with_cpu)} with a CPU as learner; {runs.reached()}"
+    with_gpu["note"] = f"{percentage(with_cpu)} with a CPU as learner; {runs.reached()}"
     return {"Hopper": with_gpu}
 
 
@@ -136,7 +122,7 @@ def to_target_with_training(results: Results, **race: Any) -> Estimates:
 def ahead(
     results: Results, *, of: str, rivals: Mapping[str, Mapping[str, str]], **race: Any
 ) -> Estimates:
-    """Returns by how much MinionsRL's return is higher, when the run of a pair that ends first has ended.
+    """Returns by how much MinionsRL's evaluation returns more, when the run of a pair that ends first has ended.
 
     Args:
         of: What both have taken then; see `Race.totals`.
@@ -149,59 +135,40 @@ def ahead(
         scores = []
         for pair, totals in zip(runs.pairs, runs.totals(of, "gpu"), strict=True):
             ends = last_rounds(totals)
-            scores.append([returns(run)[end] for run, end in zip(pair, ends, strict=True)])
+            scores.append([evaluated(run)[end] for run, end in zip(pair, ends, strict=True)])
         found[label] = relative(scores)
     return found
 
 
-def longer_rounds(results: Results, *, study: str, ours: str, theirs: str) -> Estimates:
-    """Returns by how much an arm's rounds take longer than another's, on functions."""
-    bill = Bill.of(results.studies[study], "gpu", "functions")
-    pairs = [
-        [float(bill.round_s(run).mean()) for run in pair]
-        for pair in results.pairs(study, ours, theirs)
-    ]
-    return {"Hopper": relative(pairs)}
-
-
 def phases(
-    results: Results, *, study: str, arm: str, contrasts: Mapping[str, Sequence[Sequence[float]]]
+    results: Results, *, study: str, arm: str, more: Sequence[float], fewer: Sequence[float]
 ) -> Estimates:
     """Returns how many actors more the mean round of one part of a run has than of another.
 
     Args:
-        contrasts: By label: both parts, each from and to a share of the run's rounds.
+        more, fewer: The parts, each from and to a share of the run's rounds.
     """
     runs = results.runs(study).get(arm, {}).values()
-    return {
-        label: over_seeds(
-            _mean_actors(run, *parts[0]) - _mean_actors(run, *parts[1]) for run in runs
-        )
-        for label, parts in contrasts.items()
-    }
+    gained = (_mean_actors(run, *more) - _mean_actors(run, *fewer) for run in runs)
+    return {"Hopper": over_seeds(gained)}
 
 
-def different(results: Results, *, study: str, ours: str, theirs: str) -> Estimates:
-    """Returns by how much the final returns of two arms differ, whichever is higher."""
-    pairs = results.pairs(study, ours, theirs)
-    found = relative([[float(returns(run)[-1]) for run in pair] for pair in pairs])
-    middle = found["interquartile_mean"]
-    if middle is None or middle >= 0.0:
-        return {f"{ours} over {theirs}": found}
-    low, high = found["interval_low"], found["interval_high"]
-    found["interquartile_mean"] = -middle
-    found["interval_low"] = None if high is None else -high
-    found["interval_high"] = None if low is None else -low
-    return {f"{theirs} over {ours}": found}
+def different(results: Results, *, study: str, arms: Sequence[str]) -> Estimates:
+    """Returns by how much the last evaluations of each two arms differ, whichever returns more."""
+    found = {}
+    for pair in combinations(arms, 2):
+        scores = [[evaluated(run)[-1] for run in runs] for runs in results.pairs(study, *pair)]
+        higher, lower = pair
+        if sum(ours - theirs for ours, theirs in scores) < 0.0:
+            higher, lower = lower, higher
+            scores = [score[::-1] for score in scores]
+        found[f"{higher} over {lower}"] = relative(scores)
+    return found
 
 
 def _saved(totals: Sequence[tuple[float, float]]) -> dict[str, Any]:
     base = float(np.mean([theirs for _, theirs in totals])) if totals else 1.0
     return over_seeds((theirs - ours) / base for ours, theirs in totals)
-
-
-def _percent(estimate: Mapping[str, Any]) -> str:
-    return text(percent(estimate), 0, " %", sign=True)
 
 
 def _mean_actors(run: Run, begins: float, ends: float) -> float:
@@ -214,7 +181,6 @@ KINDS: Mapping[str, Callable[..., Estimates]] = {
     "to_target": to_target,
     "to_target_with_training": to_target_with_training,
     "ahead": ahead,
-    "longer_rounds": longer_rounds,
     "phases": phases,
     "different": different,
 }

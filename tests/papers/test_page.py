@@ -16,6 +16,7 @@ import yaml
 
 from papers.__main__ import main
 from papers.bills import LEARNER_HOUR_USD, Bill
+from papers.estimates import percentage
 from papers.measures import KINDS
 from papers.page import HEADS, Page, judged, overall
 from papers.pictures import draw
@@ -274,19 +275,42 @@ def test_the_rules_decide(
 
 
 @pytest.mark.parametrize(
-    ("of_each", "verdict"),
+    ("of_each", "if_one_is_enough", "if_not"),
     [
-        (["reproduced", "reproduced"], "**reproduced**"),
-        (["reproduced", "not reproduced"], "**reproduced** (Hopper)"),
-        (["reproduced", "not measured yet"], "**reproduced** (Hopper)"),
-        (["undecided", "not measured yet"], "not measured yet (Hopper: undecided)"),
-        (["not measured yet", "not measured yet"], "not measured yet"),
-        (["undecided", "not reproduced"], "**undecided**"),
-        (["not reproduced", "not reproduced"], "**not reproduced**"),
+        (["reproduced", "reproduced"], "**reproduced**", "**reproduced**"),
+        (["reproduced", "undecided"], "**reproduced** (Hopper)", "**undecided**"),
+        (
+            ["not reproduced", "reproduced"],
+            "**reproduced** (Humanoid)",
+            "**not reproduced** (Hopper)",
+        ),
+        (
+            ["reproduced", "not measured yet"],
+            "**reproduced** (Hopper)",
+            "not measured yet (Hopper: reproduced)",
+        ),
+        (
+            ["not reproduced", "not measured yet"],
+            "not measured yet (Hopper: not reproduced)",
+            "**not reproduced** (Hopper)",
+        ),
+        (["not measured yet", "not measured yet"], "not measured yet", "not measured yet"),
+        (["undecided", "not reproduced"], "**undecided**", "**not reproduced** (Humanoid)"),
+        (["not reproduced", "not reproduced"], "**not reproduced**", "**not reproduced**"),
     ],
 )
-def test_one_environment_is_enough_to_reproduce(of_each: list[str], verdict: str) -> None:
-    assert overall(dict(zip(("Hopper", "Humanoid"), of_each, strict=True))) == verdict
+def test_the_best_of_several_environments_or_each_decides(
+    of_each: list[str], if_one_is_enough: str, if_not: str
+) -> None:
+    verdicts = dict(zip(("Hopper", "Humanoid"), of_each, strict=True))
+    assert overall(verdicts, is_one_enough=True) == if_one_is_enough
+    assert overall(verdicts, is_one_enough=False) == if_not
+
+
+def test_what_decides_is_never_shown_as_zero() -> None:
+    shown = {"interquartile_mean": -0.03, "interval_low": -0.07, "interval_high": -0.004}
+    assert percentage(shown) == "−3 % [−7, −0.4]"
+    assert percentage(dict.fromkeys(shown, 0.0)) == "0 % [0, 0]"
 
 
 # Measures
@@ -325,8 +349,25 @@ def test_dollars_end_with_the_return_that_the_worse_run_has(tmp_path: Path) -> N
         "theirs": "theirs",
         **bill,
     }
-    assert measured(runs, tmp_path, **measure)["interquartile_mean"] == pytest.approx(1 - 7 / 12)
+    found = measured(runs, tmp_path, **measure)
+    assert found["interquartile_mean"] == pytest.approx(1 - 7 / 12)
+    assert found["note"] == "all rounds 0 %"
     assert measured(runs, tmp_path, **measure, at="rounds")["interquartile_mean"] == 0.0
+
+
+def test_at_equal_seconds_warm_functions_race_with_a_server(tmp_path: Path) -> None:
+    """Both play the same, and an actor is slower in a function than on a server."""
+    runs = {"ours": {"0": a_run(10.0, 16)}, "theirs": {"0": a_run(10.0, 16)}}
+    measure = {**GAIN, "ours": "ours", "theirs": "theirs", "at": "seconds"}
+    found = measured(runs, tmp_path, **measure)
+    study = {"file": "experiments/paper/hopper-ppo.yaml", "settings": {}}
+    round_s = [
+        Bill.of(study, "gpu", on).round_s(runs["ours"]["0"])[0]
+        for on in ("provisioned", "c5.4xlarge")
+    ]
+    rounds = int(ROUNDS * round_s[1] / round_s[0])
+    assert 5 < rounds < ROUNDS
+    assert found["interquartile_mean"] == pytest.approx((rounds - ROUNDS) / (ROUNDS - 2))
 
 
 def test_a_program_with_numbers_for_columns_is_compared_by_its_last_round(tmp_path: Path) -> None:
@@ -334,7 +375,7 @@ def test_a_program_with_numbers_for_columns_is_compared_by_its_last_round(tmp_pa
     (tmp_path / "rllib.json").write_text(json.dumps({"runs": {"0": theirs, "1": theirs}}))
     ours = {"episode_return_mean": [5.0, 90.0], "evaluation_return_mean": [None, 220.0]}
     (tmp_path / "engine.json").write_text(json.dumps({"runs": {"normc": {"0": ours, "7": ours}}}))
-    measure = {"study": "engine", "rllib": "rllib", "arms": ["normc"]}
+    measure = {"study": "engine", "rllib": "rllib", "setting": "normc"}
     found = KINDS["beside_rllib"](Results(tmp_path, {}), **measure)["normc"]
     assert found["interquartile_mean"] == pytest.approx(-0.1)
     assert (found["seeds"], found["note"]) == (1, "20 new episodes +10 %")
@@ -384,6 +425,12 @@ LEARNER_S = [1.0 + 1.0, 1.0 + 4.0 + 1.0, 1.0 + 2.0 + 2.0]
                 * (count * actor_s + {8: 8, 32: 24, 16: 0}[count] * 5.0 * actor_s / 2.0)
             ),
         ),
+        # The learner is a function, too.
+        (
+            "minionsrl",
+            [2.0, 2.0, 2.0],
+            lambda count, _, actor_s: actor_s * (0.0000166667 * count - 3.06 / 3600),
+        ),
     ],
 )
 def test_a_bill_is_what_a_reader_of_the_prices_computes(
@@ -410,16 +457,18 @@ def test_a_gpu_makes_samples_and_products_faster() -> None:
     assert gpu.units["step_s"] == cpu.units["step_s"]
 
 
-def test_the_overhead_is_the_detectors_share(tmp_path: Path) -> None:
-    runs = {"nitro": {"0": a_run(1.0, 32)}}
-    measure = {"studies": {"Hopper": "boost"}, "arm": "nitro", "learner": "cpu"}
-    found = measured(runs, tmp_path, kind="overhead", **measure)
-    bill = Bill.of(
-        {"file": "experiments/paper/hopper-ppo.yaml", "settings": {}}, "cpu", "functions"
-    )
-    detection_s = 20 * 1024 * bill.units["product_sample_s"] * (ROUNDS - 1)
-    expected = detection_s / bill.round_s(runs["nitro"]["0"]).sum()
+def test_the_overhead_is_the_detectors_share_of_large_rounds(tmp_path: Path) -> None:
+    """The first round is not measured, and the last has fewer actors."""
+    run = a_run(1.0, 32)
+    run["actor_count"][-1] = 31
+    measure = {"studies": {"Hopper": "boost"}, "arm": "nitro", "learner": "cpu", "actors_least": 32}
+    found = measured({"nitro": {"0": run}}, tmp_path, kind="overhead", **measure)
+    study = {"file": "experiments/paper/hopper-ppo.yaml", "settings": {}}
+    bill = Bill.of(study, "cpu", "provisioned")
+    detection_s = 20 * 1024 * bill.units["product_sample_s"] * (ROUNDS - 2)
+    expected = detection_s / bill.round_s(run)[:-1].sum()
     assert found["interquartile_mean"] == pytest.approx(expected)
+    assert found["note"].startswith("all rounds +")
 
 
 # Studies

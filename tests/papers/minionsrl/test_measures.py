@@ -11,7 +11,6 @@ import pytest
 
 from papers.bills import Bill
 from papers.measures import KINDS
-from papers.minionsrl.measures import AsynchronousBill
 from papers.runs import Results
 from papers.study import studies
 
@@ -60,7 +59,7 @@ OURS, MAX = a_run([8] * 8, RISING), a_run([32] * 8, RISING)
 
 def test_less_time_and_money_to_the_target_are_shares_of_the_rivals(tmp_path: Path) -> None:
     runs = {"minions": OURS, "max": MAX}
-    bill, server = (Bill.of(STUDY, "gpu", on) for on in ("functions", "c5.9xlarge"))
+    bill, server = (Bill.of(STUDY, "gpu", on) for on in ("minionsrl", "c5.9xlarge"))
     found = measured(tmp_path, "to_target", runs, of="seconds", **race())["Hopper"]
     expected = 1 - bill.round_s(OURS).sum() / bill.round_s(MAX).sum()
     assert found["interquartile_mean"] == pytest.approx(expected)
@@ -83,10 +82,12 @@ def test_runs_whose_last_evaluation_is_below_the_target_have_not_reached_it(tmp_
 def test_asynchronous_actors_play_while_the_learner_updates(tmp_path: Path) -> None:
     impact = a_run([32] * 8, RISING, passes=1, steps=50)
     study = studies()[SECOND]
-    whole = Bill.of(study, "cpu", "c5.9xlarge")
-    actor_s, round_s = whole.actor_s(impact), whole.round_s(impact)
-    overlapping = AsynchronousBill.of(study, "cpu", "c5.9xlarge")
-    assert overlapping.round_s(impact) == pytest.approx(np.maximum(actor_s, round_s - actor_s))
+    slow = Bill.of(study, "cpu", "c5.9xlarge")
+    assert slow.round_s(impact) == pytest.approx(slow.learner_s(impact))
+    server = Bill.of(study, "gpu", "c5.9xlarge")
+    assert server.round_s(impact) == pytest.approx(
+        np.maximum(server.actor_s(impact), server.learner_s(impact))
+    )
     found = measured(
         tmp_path,
         "to_target",
@@ -94,8 +95,8 @@ def test_asynchronous_actors_play_while_the_learner_updates(tmp_path: Path) -> N
         of="seconds",
         **race(rival="impact", rival_study=SECOND, rival_on="c5.9xlarge"),
     )["Hopper"]
-    ours = Bill.of(STUDY, "gpu", "functions").round_s(OURS).sum()
-    theirs = AsynchronousBill.of(study, "gpu", "c5.9xlarge").round_s(impact).sum()
+    ours = Bill.of(STUDY, "gpu", "minionsrl").round_s(OURS).sum()
+    theirs = server.round_s(impact).sum()
     assert found["interquartile_mean"] == pytest.approx(1 - ours / theirs)
 
 
@@ -106,7 +107,7 @@ def test_the_schedulers_training_counts_with_its_steps(
         history = ({"env_steps": 7 * sum(OURS["env_steps"])}, {"env_steps": sum(OURS["env_steps"])})
 
     monkeypatch.setattr("papers.minionsrl.measures.load_scheduler", lambda path: Saved)
-    bill = Bill.of(STUDY, "gpu", "functions")
+    bill = Bill.of(STUDY, "gpu", "minionsrl")
     ours, theirs = bill.usd(OURS).sum(), bill.usd(MAX).sum()
     found = measured(tmp_path, "to_target_with_training", {"minions": OURS, "max": MAX}, **race())[
         "Hopper"
@@ -121,7 +122,7 @@ def test_returns_are_compared_when_the_first_of_a_pair_ends(tmp_path: Path) -> N
     """A round of 8 actors takes a bit more than a quarter of one of 32."""
     ours = a_run([8] * 24, [10.0 * k for k in range(24)])
     theirs = a_run([32] * 40, [5.0 * k for k in range(40)])
-    bill = Bill.of(STUDY, "gpu", "functions")
+    bill = Bill.of(STUDY, "gpu", "minionsrl")
     ours_s, theirs_s = (np.cumsum(bill.round_s(run)) for run in (ours, theirs))
     last = np.count_nonzero(theirs_s <= ours_s[-1]) - 1
     assert 4 < last < 10
@@ -135,23 +136,21 @@ def test_returns_are_compared_when_the_first_of_a_pair_ends(tmp_path: Path) -> N
         ours="minions",
         rivals=rivals,
     )["Max"]
-    assert found["interquartile_mean"] == pytest.approx(210.0 / (5.0 * (last - 2)) - 1)
+    assert found["interquartile_mean"] == pytest.approx(230.0 / (5.0 * last) - 1)
 
 
-def test_rounds_phases_and_differences(tmp_path: Path) -> None:
+def test_phases_and_differences(tmp_path: Path) -> None:
     counts = [30] * 10 + [10] * 18 + [20] * 2
     runs = {"minions": a_run(counts, [3.0] * 30), "max": MAX, "fixed-16": a_run([16] * 8, RISING)}
-    contrasts = {"begin": [[0.0, 0.333], [0.333, 0.667]], "end": [[0.9, 1.0], [0.333, 0.667]]}
-    found = measured(tmp_path, "phases", runs, study=FIRST, arm="minions", contrasts=contrasts)
-    assert found["begin"]["interquartile_mean"] == pytest.approx(20.0)
-    assert found["end"]["interquartile_mean"] == pytest.approx(np.mean([10, 20, 20]) - 10)
-    arms = {"ours": "max", "theirs": "fixed-16"}
-    longer = measured(tmp_path, "longer_rounds", runs, study=FIRST, **arms)["Hopper"]
-    assert 0.4 < longer["interquartile_mean"] < 1.0
-    arms = {"ours": "minions", "theirs": "max"}
-    ((label, found),) = measured(tmp_path, "different", runs, study=FIRST, **arms).items()
-    assert label == "max over minions"
-    assert found["interquartile_mean"] == pytest.approx(1 - 3.0 / 600.0)
+    phases = {"study": FIRST, "arm": "minions", "fewer": [0.333, 0.667]}
+    for more, expected in (([0.0, 0.333], 20.0), ([0.9, 1.0], np.mean([10, 20, 20]) - 10)):
+        found = measured(tmp_path, "phases", runs, **phases, more=more)["Hopper"]
+        assert found["interquartile_mean"] == pytest.approx(expected)
+    three = ["minions", "max", "fixed-16"]
+    different = measured(tmp_path, "different", runs, study=FIRST, arms=three)
+    assert list(different) == ["max over minions", "fixed-16 over minions", "max over fixed-16"]
+    found = different["max over minions"]
+    assert found["interquartile_mean"] == pytest.approx(800.0 / 3.0 - 1)
     assert 0.0 < found["interval_low"] <= found["interval_high"]
 
 
