@@ -30,7 +30,7 @@ from lambda_actor.policy import Policy
 from lambda_actor.rollout import OpenEpisode
 from runtime.errors import RunError
 from runtime.gmi.sharing.channel import Channel
-from runtime.learner.functions.places import open_store
+from runtime.learner.functions import open_store
 from runtime.learner.functions.store import object_name
 
 _TOLD = tuple(wire.SCHEMAS[wire.Kind.KEPT_TRAJECTORY])

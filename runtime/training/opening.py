@@ -48,9 +48,9 @@ class RecordsElsewhere(Observer):
 
 
 class LearnerFunctions(NamedTuple):
-    """Functions or instances that train the policy: their fleet, and the place of their objects.
+    """Functions or instances that train the policy: their fleet, and the address of their objects' store.
 
-    `runtime.learner.functions.places` describes places.
+    `runtime.learner.functions.open_store` describes addresses.
     """
 
     fleet: Fleet

@@ -22,8 +22,8 @@ import torch
 from runtime.errors import RunError
 from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
+from runtime.learner.functions import open_store
 from runtime.learner.functions.messages import decode_state, encode_state, stored
-from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import DetectorSamples
 from runtime.learner.spec import spec_of

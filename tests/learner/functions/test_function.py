@@ -14,10 +14,10 @@ from lambda_actor.spaces import Spaces
 from runtime.errors import BudgetError, NotFiniteError, RunError
 from runtime.fleet.interfaces import Fleet, Invocation
 from runtime.learner import LearnerSpec, make_learner
+from runtime.learner.functions import open_store
 from runtime.learner.functions.handler import handler
 from runtime.learner.functions.invoking import ATTEMPTS
 from runtime.learner.functions.messages import decode_result, encode_result
-from runtime.learner.functions.places import open_store
 from runtime.learner.functions.settings import FunctionSettings
 from runtime.learner.functions.store import StoreError, object_name
 from runtime.learner.interfaces import Update

@@ -15,9 +15,9 @@ import pytest
 from runtime.errors import NotFiniteError, RunError
 from runtime.fleet.interfaces import Fleet
 from runtime.learner import make_learner
+from runtime.learner.functions import open_store
 from runtime.learner.functions.handler import handler
 from runtime.learner.functions.messages import decode_state, encode_state
-from runtime.learner.functions.places import open_store
 from runtime.learner.functions.settings import StellarisSettings
 from runtime.learner.functions.store import object_name
 from tests.fakes import OrderedFleet

@@ -10,8 +10,8 @@ import moto
 import pytest
 from botocore.stub import Stubber
 
+from runtime.learner.functions import open_store
 from runtime.learner.functions.bucket import BucketStore
-from runtime.learner.functions.places import open_store
 from runtime.learner.functions.store import Store, StoreError
 
 
