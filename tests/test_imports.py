@@ -418,7 +418,7 @@ def test_no_files_import_each_other() -> None:
         ),
         (
             "runtime.show.report",
-            "def f():\n    from runtime.learner import spec",
+            "def f():\n    from runtime.learner import make_learner",
             ("show", "learner"),
         ),
     ],

@@ -17,7 +17,7 @@ from runtime.errors import RunError
 from runtime.gmi.group import InstanceGroup
 from runtime.gmi.worlds.batched import make_worlds
 from runtime.gmi.worlds.sampler import Sampler
-from runtime.learner import make_learner
+from runtime.learner import make_learner, spec_of
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
 from runtime.learner.functions.messages import (
@@ -29,7 +29,6 @@ from runtime.learner.functions.messages import (
 from runtime.learner.functions.store import Store, object_name
 from runtime.learner.interfaces import Batch, Update
 from runtime.learner.share import Alone, Share
-from runtime.learner.spec import spec_of
 from runtime.records.state import State
 
 _WORLDS_STREAM = 0x3012
@@ -230,7 +229,7 @@ def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
     """Returns the learner's specification for `Trainer`.
 
     Args:
-        spec: Result of `runtime.learner.spec.spec_values`.
+        spec: Result of `runtime.learner.spec_values`.
         device: ``cpu`` or ``cuda``.
     """
     return json.dumps({"spec": spec, "device": device}).encode()

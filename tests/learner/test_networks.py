@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from lambda_actor.spaces import Spaces
-from runtime.learner import make_learner
+from runtime.learner import make_learner, spec_of, spec_values
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
-from runtime.learner.spec import spec_of, spec_values
 from tests.learner import learning
 from tests.learner.learning import (
     VECTORS,

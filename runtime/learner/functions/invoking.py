@@ -22,11 +22,10 @@ import numpy as np
 from lambda_actor.errors import WireError
 from runtime.errors import CheckpointError, NotFiniteError, RunError
 from runtime.fleet.interfaces import Fleet, Invocation
-from runtime.learner import LearnerSpec
+from runtime.learner import LearnerSpec, spec_values
 from runtime.learner.functions import open_store
 from runtime.learner.functions.store import StoreError
 from runtime.learner.interfaces import Batch, Learner, Update
-from runtime.learner.spec import spec_values
 from runtime.learner.updaters import Updater
 from runtime.money.meter import Meter
 from runtime.money.work import Outcome, Work
