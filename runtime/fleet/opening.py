@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lambda_actor.spaces import Spaces
     from lambda_actor.trial import TriedEnvironment
     from runtime.experiment.resolved import ResolvedExperiment
-    from runtime.records.events import EventLog
+    from runtime.records.observers import EventLog
     from runtime.records.run_directory import RunDirectory
 
 Made = TypeVar("Made")

@@ -16,9 +16,8 @@ from runtime.fleet.opening import Opening, ShieldedStack
 from runtime.money.meter import Meter
 from runtime.money.prices import PriceTable, prices_to_json
 from runtime.records import layout
-from runtime.records.events import EventLog
 from runtime.records.files import read_json_object, to_json, write_atomically
-from runtime.records.observers import Display, Observer
+from runtime.records.observers import Display, EventLog, Observer
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from runtime.records.spent import spent_by_records

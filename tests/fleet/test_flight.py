@@ -22,7 +22,7 @@ from runtime.fleet.failures import Failures, Patience
 from runtime.fleet.flight import GIVE_UP_S, Flight, Group
 from runtime.money.model import INIT_SECONDS_MAX
 from runtime.money.work import ACTOR, Outcome, Work
-from runtime.records.events import EventLog
+from runtime.records.observers import EventLog
 from tests.fakes import (
     CRASHED,
     CRASHED_AFTER_SUBMIT,

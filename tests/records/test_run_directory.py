@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import RunDirectoryError
-from runtime.records.events import EventLog
 from runtime.records.files import to_json
+from runtime.records.observers import EventLog
 from runtime.records.rows import RoundRow
 from runtime.records.run_directory import RunDirectory
 from tests.records.rows import a_row

@@ -19,7 +19,7 @@ from lambda_actor.errors import UnusableEnvironmentError
 from lambda_actor.policy import Policy, default_network
 from lambda_actor.rollout import roll_out
 from runtime.errors import BudgetError, RunDirectoryError, RunError
-from runtime.records.events import EventLog
+from runtime.records.observers import EventLog
 from runtime.records.policy_file import read_policy, save_policy
 from runtime.training.environment_process import EnvironmentProcess
 from runtime.training.evaluation import UNLIMITED_EPISODE_STEPS_MAX, Evaluation, Evaluator

@@ -21,7 +21,7 @@ from runtime.fleet.opening import ShieldedStack
 from runtime.money.budget import Budget
 from runtime.money.meter import Meter
 from runtime.records.checkpoint import Checkpoint, save_checkpoint
-from runtime.records.events import EventLog
+from runtime.records.observers import EventLog
 from runtime.records.run_directory import RunDirectory
 from runtime.training.opening import Resources, Run, open_run
 from runtime.training.resume import (
