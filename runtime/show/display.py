@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
@@ -12,7 +13,6 @@ from typing import Any, TextIO
 from runtime.experiment.schema import Experiment
 from runtime.records.observers import Display
 from runtime.records.rows import RoundRow, return_text
-from runtime.show.event_lines import EventLines
 from runtime.show.terminal import duration
 
 _HEADING_LINES = 20
@@ -32,6 +32,20 @@ _WIDTHS = {
 }
 """Characters of a column; others have `_WIDTH`. With Nitro's scaler, a line has 80."""
 _WIDTH = 6
+
+_QUIET = ("run_started", "run_ended", "actor_replaced")
+"""Each replacement follows a displayed failure."""
+_ALIKE_SHOWN = 3
+_SENTENCES = {
+    "round_fitted": "round {round_index} gets {granted} of the {wanted} actors wanted: {reason}",
+    "limits_tightened": "round {round_index}: the ${free_usd:.4f} left cannot hold a round at its time limits, "
+    "so each now reserves a quarter more than the last ones took",
+    "reservation_forfeited": "the run was killed: ${usd:.5f} of ${reserved_usd:.5f} reserved are spent",
+    "waits_unknown": "the environment waits for something, or this machine is very busy. This system does not tell "
+    "which, so dollars leave waits out",
+}
+"""Events described in a sentence; all others by their fields."""
+_NUMBER = re.compile(r"0x[0-9a-f]+|[0-9][0-9.]*")
 
 
 def settings_text(experiment: Experiment) -> str:
@@ -67,6 +81,37 @@ class Pace:
             "steps/s": f"{(used[0] - before[0]) / seconds:,.0f}",
             "ETA": duration(min(left_s, default=0.0)),
         }
+
+
+class EventLines:
+    """Formats events as lines; only the first few with the same error, which may occur in every actor."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def line(self, kind: str, fields: Mapping[str, Any]) -> str | None:
+        """Returns None to show nothing."""
+        # At a run's end, some actors are always in flight.
+        is_usual_end = kind == "actors_abandoned" and fields["reason"] == "the run ends"
+        if kind in _QUIET or is_usual_end:
+            return None
+        if kind in _SENTENCES:
+            return f"! {_SENTENCES[kind].format(**fields)}"
+        name = kind.replace("_", " ")
+        if fields.get("error"):
+            # Errors that differ only in a time or an address look the same to people.
+            alike = kind, _NUMBER.sub("#", str(fields["error"]))
+            self._seen[alike] += 1
+            if self._seen[alike] > _ALIKE_SHOWN:
+                return None
+            if self._seen[alike] == _ALIKE_SHOWN:
+                name += " (more like this are only in events.jsonl)"
+        words = (
+            f"{key} {f'{value:.4g}' if isinstance(value, float) else value}"
+            for key, value in fields.items()
+            if value is not None
+        )
+        return f"! {name}: {', '.join(words)}"
 
 
 class RunDisplay(Display):

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from runtime.experiment.loading import experiment_from_tree
 from runtime.experiment.schema import Experiment
-from runtime.show.display import PoolDisplay, RunDisplay
+from runtime.show.display import EventLines, PoolDisplay, RunDisplay
 from runtime.show.end_text import summary_lines
-from runtime.show.event_lines import EventLines
 from tests.fakes import ManualClock
 from tests.records.rows import a_row
 
