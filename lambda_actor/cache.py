@@ -21,6 +21,13 @@ second, and gives up if the key is gone or the server does not answer. A learner
 hostile actor can make a key again: then an actor plays until its fragment's end or its time limit, which is reserved.
 
 On one machine, actors are processes of the same user, and the server has no users of its own.
+
+For ElastiCache, events name a credential by a URI without its secret, since events, a function's variables and
+templates are logged or can be read:
+
+    elasticache-iam://USER@CACHE    a token signed with the function's own role, valid for 15 minutes
+
+See docs/decisions/cache.md.
 """
 
 from __future__ import annotations
@@ -30,12 +37,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
-from lambda_actor.credentials import connection_options
 from lambda_actor.errors import (
     CacheError,
     CacheMissError,
@@ -55,6 +62,7 @@ overwrite weights and episodes of its own run, and read trajectories: the round'
 _SOCKET_TIMEOUT_S = 6.0
 _SILENCE_S = 10.0
 """For this long after a time-out nothing is asked."""
+_TOKEN_LIFETIME_S = 900
 _READ_BYTES = 2**18
 """Bytes per read. Weights for pixels have four million bytes, which the default splits into sixty pieces."""
 
@@ -82,7 +90,7 @@ class TrajectoryCache:
             url: ``redis://``, ``rediss://`` (TLS) or ``unix://``.
             run_id: Namespace of the run; letters, digits and dashes.
             username, password: Override the URL's.
-            credential: Where to find credentials instead; see `lambda_actor.credentials`.
+            credential: Where to find credentials instead; a URI as in this module's docstring.
             ttl_s: Seconds after which untouched data expires.
             connect_attempts: Tries of each command while the connection fails, with growing jittered pauses ≤ 1 s.
 
@@ -251,6 +259,57 @@ class TrajectoryCache:
             ) from error
         except redis.RedisError as error:
             raise CacheError(f"the server at {self._url} refused a command: {error}") from error
+
+
+def connection_options(uri: str) -> dict[str, Any]:
+    """Returns options of a redis client that authenticate it, for a ``uri`` as in this module's docstring.
+
+    Raises:
+        CacheError: The URI is of another kind, or there is nothing to sign with.
+    """
+    parts = urlsplit(uri)
+    if parts.scheme != "elasticache-iam" or not parts.username or not parts.hostname:
+        raise CacheError("the cache credential is not elasticache-iam://USER@CACHE")
+    return {"credential_provider": ElastiCacheTokens(parts.username, parts.hostname)}
+
+
+class ElastiCacheTokens(redis.CredentialProvider):
+    """IAM authentication tokens of ElastiCache Serverless: a fresh one for every connection.
+
+    A token is a presigned request without its ``https://``, which is never sent as a request. AWS ends connections
+    after 12 hours. The client then reconnects with a new token.
+
+    Source: Amazon ElastiCache User Guide, "Authenticating with IAM".
+    """
+
+    def __init__(self, user: str, cache_name: str) -> None:
+        # Imported only here, because a learner on one machine needs no AWS library.
+        import botocore.session
+
+        session = botocore.session.get_session()
+        self._user = user
+        self._cache_name = cache_name
+        self._region = session.get_config_variable("region")
+        self._credentials = session.get_credentials()
+        if self._credentials is None or not self._region:
+            raise CacheError(
+                "no AWS credentials or no region are here to sign the cache's token with"
+            )
+
+    def get_credentials(self) -> tuple[str, str]:
+        """Returns user and token."""
+        from botocore.auth import SigV4QueryAuth
+        from botocore.awsrequest import AWSRequest
+
+        query = {"Action": "connect", "User": self._user, "ResourceType": "ServerlessCache"}
+        request = AWSRequest("GET", f"https://{self._cache_name}/?{urlencode(query)}")
+        SigV4QueryAuth(
+            self._credentials.get_frozen_credentials(),
+            "elasticache",
+            self._region,
+            expires=_TOKEN_LIFETIME_S,
+        ).add_auth(request)
+        return self._user, request.prepare().url.removeprefix("https://")
 
 
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:

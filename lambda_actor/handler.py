@@ -6,7 +6,7 @@ change the samples: an environment with an unknown state is made anew each time.
 
 The event contains the cache's endpoint and where to find its credential. It never contains the credential itself,
 because events are logged and retried in places unfit for secrets. On one machine the credential is in
-``ACTOR_CACHE_USERNAME`` and ``ACTOR_CACHE_PASSWORD``; see `lambda_actor.credentials` for AWS. Without a cache, the
+``ACTOR_CACHE_USERNAME`` and ``ACTOR_CACHE_PASSWORD``; see `lambda_actor.cache` for AWS. Without a cache, the
 event itself contains the messages; see `lambda_actor.inline`.
 """
 

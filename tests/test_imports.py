@@ -189,7 +189,7 @@ def imports(source: str) -> list[Import]:
 
 def test_the_actor_is_a_leaf() -> None:
     # AWS' library is loaded only when a deployment's cache asks for a credential, onnxruntime for an ONNX policy.
-    lazy = {"credentials.py": "botocore", "onnx_policy.py": "onnxruntime"}
+    lazy = {"cache.py": "botocore", "onnx_policy.py": "onnxruntime"}
     strangers = [
         (path.name, found.name)
         for path in ACTOR_FILES
@@ -223,11 +223,11 @@ def test_torch_is_for_the_learner_the_detector_and_groups_of_instances() -> None
 @pytest.mark.parametrize(
     ("name", "doors"),
     [
-        ("redis", {"lambda_actor/cache.py", "lambda_actor/credentials.py"}),
+        ("redis", {"lambda_actor/cache.py"}),
         ("boto3", {"runtime/aws/clients.py"}),
         (
             "botocore",
-            {"lambda_actor/credentials.py", "runtime/aws/clients.py", "runtime/aws/failures.py"},
+            {"lambda_actor/cache.py", "runtime/aws/clients.py", "runtime/aws/failures.py"},
         ),
         ("aws_cdk", set()),
         ("mujoco", {"lambda_actor/episode_state.py"}),

@@ -32,7 +32,6 @@ _WIDTHS = {
 }
 """Characters of a column; others have `_WIDTH`. With Nitro's scaler, a line has 80."""
 _WIDTH = 6
-
 _QUIET = ("run_started", "run_ended", "actor_replaced")
 """Each replacement follows a displayed failure."""
 _ALIKE_SHOWN = 3

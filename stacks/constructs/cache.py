@@ -38,7 +38,7 @@ class CacheConstruct(Construct):
         group: Its security group.
         resource: The cache itself.
         url: ``rediss://host:port``, without credentials.
-        credential, actor_credential: Where the learner and the actors find theirs; see `lambda_actor.credentials`.
+        credential, actor_credential: Where the learner and the actors find theirs; see `lambda_actor.cache`.
         learner_statement, actor_statement: The rights to log in as one.
     """
 

@@ -10,7 +10,7 @@ import pytest
 from botocore.model import ServiceId
 from botocore.signers import RequestSigner
 
-from lambda_actor.credentials import connection_options
+from lambda_actor.cache import connection_options
 
 REGION, USER = "eu-central-1", "nitro-actor"
 NOON = datetime.datetime(2026, 11, 20, 12, 0, 0)

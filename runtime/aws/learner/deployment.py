@@ -25,7 +25,7 @@ class Deployment:
         learner_function: ARN of the function that updates the policy; empty if the learner is an instance.
         provisioned: Actors kept warm, within the account's quota.
         cache_url: ``rediss://host:port`` without credentials; empty if there is no cache in AWS.
-        cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.credentials`.
+        cache_credential: Where the learner finds its credential for the cache; see `lambda_actor.cache`.
         actor_credential: Where actors find theirs, which has fewer rights.
         results_bucket: Bucket for results and checkpoints.
         results_prefix: Prefix of the run's keys; ends in ``/``.

@@ -40,7 +40,7 @@ def actor_event(url: str, credential: str = "") -> dict[str, Any]:
 
     Args:
         url: Without credentials.
-        credential: Where the actor finds them, see `lambda_actor.credentials`; empty if its process has them.
+        credential: Where the actor finds them, see `lambda_actor.cache`; empty if its process has them.
     """
     return {
         "cache_url": url,

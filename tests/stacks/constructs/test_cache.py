@@ -6,8 +6,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS
-from lambda_actor.credentials import ElastiCacheTokens, connection_options
+from lambda_actor.cache import ACTOR_RIGHTS, LEARNER_RIGHTS, ElastiCacheTokens, connection_options
 from tests.stacks.conftest import ACTOR_USER, NAME, Assembly, Synthesise, flat, variables
 
 WEIGHTS_KIB = 273
