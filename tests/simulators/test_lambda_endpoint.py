@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,64 +95,17 @@ def test_provisioned_environments_start_before_their_first_use_with_their_own_va
     assert 0 < payload["remaining_ms"] <= 1000 * PATIENCE_S
 
 
-@pytest.mark.parametrize(
-    ("event", "error_type", "message"),
-    [
-        ({"do": "raise", "text": "broken"}, "ValueError", "broken"),
-        (
-            {"do": "exit", "code": 7},
-            "Runtime.ExitError",
-            "Runtime exited with error: exit status 7",
-        ),
-        (
-            {"do": "exit", "code": 0},
-            "Runtime.ExitError",
-            "Runtime exited without providing a reason",
-        ),
-        ({"do": "kill"}, "Runtime.ExitError", "Runtime exited with error: signal: killed"),
-        (
-            {"do": "print", "text": "", "answer_bytes": PAYLOAD_BYTES_MAX},
-            "Function.ResponseSizeTooLarge",
-            "exceeded",
-        ),
-    ],
-)
-def test_failures(lambda_client: Any, event: dict[str, Any], error_type: str, message: str):
+def test_an_answer_that_is_too_large_is_a_failure(lambda_client: Any):
+    event = {"do": "print", "text": "", "answer_bytes": PAYLOAD_BYTES_MAX}
     payload, log, answer = invoke(lambda_client, event)
     assert answer["FunctionError"] == "Unhandled"
-    assert payload["errorType"] == error_type
-    assert message in payload["errorMessage"]
+    assert payload["errorType"] == "Function.ResponseSizeTooLarge"
+    assert "exceeded" in payload["errorMessage"]
     assert parse_report(log, answer["ResponseMetadata"]["RequestId"]) is not None
     assert invoke(lambda_client, {"do": "echo"})[0] == {"do": "echo"}
 
 
-def test_a_function_that_takes_too_long_is_killed(endpoint: LambdaEndpoint, lambda_client: Any):
-    endpoint.add_function("slow", handler=HANDLER, timeout_s=1)
-    payload, log, answer = invoke(lambda_client, {"do": "sleep", "seconds": 9000}, "slow")
-    assert payload["errorType"] == "Sandbox.Timedout"
-    assert payload["errorMessage"].endswith("Task timed out after 1.00 seconds")
-    assert "Duration: 1000.00 ms" in log
-    report = parse_report(log, answer["ResponseMetadata"]["RequestId"])
-    assert report.billed_s - report.init_s == pytest.approx(1.0, abs=0.002)
-    assert endpoint.process_ids("slow") == []
-
-
-def test_concurrency_is_limited_by_the_reserve(endpoint: LambdaEndpoint, lambda_client: Any):
-    endpoint.add_function("reserved", handler=HANDLER, concurrency=1)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(invoke, lambda_client, {"do": "sleep", "seconds": 9000}, "reserved")
-        wait_for(lambda: endpoint.process_ids("reserved"), "it to run")
-        assert error_code(lambda: invoke(lambda_client, {}, "reserved")) == (
-            "TooManyRequestsException"
-        )
-        os.kill(*endpoint.process_ids("reserved"), signal.SIGKILL)
-        assert running.result()[0]["errorType"] == "Runtime.ExitError"
-    assert error_code(lambda: invoke(lambda_client, {}, "sample:other")) == (
-        "ResourceNotFoundException"
-    )
-
-
-def test_payloads_that_are_too_large_or_no_json_are_refused(lambda_client: Any):
+def test_payloads_that_are_too_large_or_no_json_and_unknown_aliases_are_refused(lambda_client: Any):
     payload = {"do": "length", "text": "x" * (PAYLOAD_BYTES_MAX - 100)}
     assert invoke(lambda_client, payload)[0] == {"length": PAYLOAD_BYTES_MAX - 100}
     assert (
@@ -163,6 +114,9 @@ def test_payloads_that_are_too_large_or_no_json_are_refused(lambda_client: Any):
     )
     assert error_code(lambda: lambda_client.invoke(FunctionName="sample", Payload=b"{")) == (
         "InvalidRequestContentException"
+    )
+    assert error_code(lambda: invoke(lambda_client, {}, "sample:other")) == (
+        "ResourceNotFoundException"
     )
 
 

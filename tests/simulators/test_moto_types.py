@@ -63,65 +63,6 @@ def status(client: Client, stack: str) -> str:
     )
 
 
-EVERYTHING = {
-    "ec2": (
-        "describe_vpcs",
-        "describe_subnets",
-        "describe_route_tables",
-        "describe_internet_gateways",
-        "describe_security_groups",
-        "describe_launch_templates",
-        "describe_network_interfaces",
-        "describe_volumes",
-    ),
-    "elasticache": ("describe_users", "describe_serverless_caches"),
-    "lambda": ("list_functions",),
-    "autoscaling": ("describe_auto_scaling_groups",),
-    "cloudwatch": ("describe_alarms", "list_dashboards"),
-    "iam": ("list_roles", "list_instance_profiles"),
-    "sns": ("list_topics",),
-    "stepfunctions": ("list_state_machines",),
-    "cloudformation": ("list_exports",),
-}
-
-
-def everything(client: Client) -> dict[str, int]:
-    counts = {
-        operation: sum(
-            len(value)
-            for value in getattr(client(service), operation)().values()
-            if isinstance(value, list)
-        )
-        for service, operations in EVERYTHING.items()
-        for operation in operations
-    }
-    return {**counts, "instances": len(instances(client))}
-
-
-@pytest.mark.parametrize("kind", ["redis", "function"])
-def test_what_a_stack_has_is_described_and_its_deletion_leaves_nothing(
-    client: Client,
-    synthesise: Synthesise,  # noqa: F811
-    kind: str,
-) -> None:
-    made, before, formation = synthesise(cache=kind), everything(client), client("cloudformation")
-    create(client, made)
-    stack = formation.describe_stacks(StackName=made.stack)["Stacks"][0]
-    listed = partial(formation.list_stack_resources, StackName=stack["StackId"])
-    had = listed()["StackResourceSummaries"]
-    types = {one["Type"] for one in made.template()["Resources"].values()}
-    assert {one["ResourceType"] for one in had} >= types - {"AWS::CDK::Metadata"}
-    assert everything(client) != before
-    for name in (made.stack, *reversed(SHARED_STACKS)):
-        formation.delete_stack(StackName=name)
-    assert everything(client) == before
-    # Asking for resources that CloudFormation remembers does not create them again.
-    assert [one["PhysicalResourceId"] for one in listed()["StackResourceSummaries"]] == [
-        one["PhysicalResourceId"] for one in had
-    ]
-    assert everything(client) == before
-
-
 def test_a_group_launches_one_instance_and_replaces_it_as_long_as_it_wants_one(
     client: Client, made: Assembly
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,6 @@ def _tell(event: dict[str, Any], context: Any) -> dict[str, Any]:
 def _print(event: dict[str, Any], context: Any) -> str:
     print(event["text"])
     return "x" * event.get("answer_bytes", 0)
-
-
-def _raise(event: dict[str, Any], context: Any) -> None:
-    raise ValueError(event["text"])
 
 
 def _hold_the_lock(event: dict[str, Any], context: Any) -> None:
@@ -61,13 +56,9 @@ _ACTIONS = {
     "length": lambda event, context: {"length": len(event["text"])},
     "tell": _tell,
     "print": _print,
-    "raise": _raise,
-    "exit": lambda event, context: os._exit(event["code"]),
-    "kill": lambda event, context: os.kill(os.getpid(), signal.SIGKILL),
     "sleep": lambda event, context: time.sleep(event["seconds"]),
     "hold the lock": _hold_the_lock,
     "write": _write,
     "lock": _lock,
     "take memory": lambda event, context: len(bytearray(os.urandom(16) * (event["mib"] * 2**16))),
-    "touch": lambda event, context: Path(event["path"]).touch(),
 }
