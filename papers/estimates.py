@@ -31,12 +31,12 @@ def percent(estimate: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def number(value: float, form: str) -> str:
-    """Formats a number with a real minus sign. What would be rounded to 0 keeps its first digit."""
-    formatted = f"{value:{form}}"
+def number(value: float, digits: int, sign: str = "") -> str:
+    """Formats a number with a real minus sign. What would be rounded to 0 has one more digit."""
+    formatted = f"{value:{sign},.{digits}f}"
     if not formatted.strip("+-0."):
-        formatted = f"{value:+.1g}" if abs(value) >= 1e-4 else "0"
-    return formatted.replace("-", "−")
+        formatted = f"{value:{sign}.{digits + 1}f}"
+    return formatted.replace("-", "−") if formatted.strip("+-0.") else "0"
 
 
 def percentage(estimate: Mapping[str, Any]) -> str:
@@ -53,7 +53,7 @@ def text(
 ) -> str:
     """Formats an estimate as ``3.9 % [0.4, 7.5]``, without an interval for one seed; empty for none."""
     shown = [
-        number(estimate[name], f"{'+' if sign else ''},.{digits}f")
+        number(estimate[name], digits, "+" if sign else "")
         for name in ("interquartile_mean", "interval_low", "interval_high")
         if estimate[name] is not None
     ]
