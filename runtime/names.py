@@ -21,14 +21,13 @@ VERSION_OUTPUT = "Version"
 RESERVED_OUTPUT, EXECUTIONS_PARAMETER = "ReservedExecutions", "Executions"
 """Of the guard's stack: what the guard understands, see `runtime.aws.guard.check`; and the executions reserved for it,
 with the parameter that says how many."""
-MACHINE_OUTPUT = "StateMachine"
-"""Of an experiment's stack without an instance: ARN of the state machine that has the rounds run."""
-FUNCTION_OUTPUT, LEDGER_OUTPUT = "ActorFunction", "LedgerTable"
-"""Of an experiment's stack: ARN of the alias of its actor function. Of the guard's stack, and of an experiment's whose
-trainer is somebody's own: name of the ledger."""
-POOL_ROLE_OUTPUT, FILES_OUTPUT, WARM_OUTPUT = "PoolRole", "PoolFiles", "WarmActors"
-"""Of an experiment's stack whose trainer is somebody's own: ARN of the role that a pool assumes, the ``s3://`` URL of
-the experiment file and the prices as they were deployed, and how many actors are kept warm."""
+LEDGER_OUTPUT = "LedgerTable"
+"""Of the guard's stack, and of an experiment's whose trainer is somebody's own: name of the ledger."""
+FUNCTION_OUTPUT, WARM_OUTPUT = "ActorFunction", "WarmActors"
+POOL_ROLE_OUTPUT, FILES_OUTPUT = "PoolRole", "PoolFiles"
+"""Of an experiment's stack whose trainer is somebody's own: ARN of the alias of its actor function, and how many actors
+are kept warm; ARN of the role that a pool assumes, and the ``s3://`` URL of the experiment file and the prices as they
+were deployed."""
 SHARED_STACKS = (RESULTS_STACK, NETWORK_STACK, GUARD_STACK)
 """In the order in which they are deployed."""
 STACK_PREFIX = f"{OURS}-"

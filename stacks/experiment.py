@@ -8,7 +8,6 @@ from aws_cdk import CfnOutput, Stack, Tags
 from constructs import Construct
 
 from runtime.aws.guard.stacks import tags_of_limits
-from runtime.names import FUNCTION_OUTPUT, MACHINE_OUTPUT
 from stacks.constructs.actor_function import ActorFunction
 from stacks.constructs.cache import CacheConstruct
 from stacks.constructs.coordinator import Coordinator
@@ -46,16 +45,8 @@ class ExperimentStack(Stack):
             cache = CacheConstruct(self, plan=plan, network=network)
         if plan.has_function:
             actor = ActorFunction(self, "Actor", plan=plan, network=network, cache=cache)
-        outputs: dict[str, str] = {}
-        if actor is not None:
-            outputs["ActorLogs"] = actor.log_group.log_group_name
-            outputs[FUNCTION_OUTPUT] = actor.arn
-        if not plan.is_external:
-            outputs["ResultsBucket"] = results.bucket.bucket_name
-            outputs["ResultsPrefix"] = plan.prefix
-            outputs["DashboardUrl"] = guard.dashboard.url
         if plan.has_instance:
-            learner = LearnerInstance(
+            LearnerInstance(
                 self,
                 "Learner",
                 plan=plan,
@@ -66,20 +57,17 @@ class ExperimentStack(Stack):
                 cache=cache,
                 disk_key=disk_key,
             )
-            outputs["LearnerLogs"] = learner.log_group.log_group_name
         elif plan.is_external:
             assert actor is not None, "the plan was checked"
-            outputs |= Pool(self, "Pool", plan=plan, guard=guard, actor=actor).outputs
+            pool = Pool(self, "Pool", plan=plan, guard=guard, actor=actor)
+            for name, value in pool.outputs.items():
+                CfnOutput(self, name, value=value)
         else:
             assert actor is not None, "the plan was checked"
             coordinator = Coordinator(
                 self, "Learner", plan=plan, results=results, guard=guard, actor=actor
             )
-            outputs["LearnerLogs"] = coordinator.log_group.log_group_name
-            outputs[MACHINE_OUTPUT] = coordinator.machine.state_machine_arn
             guard.add_start(self, coordinator.machine, plan.run)
-        for name, value in outputs.items():
-            CfnOutput(self, name, value=value)
         guard.add_check(
             self,
             replace(plan.needs, disk_key=disk_key or ""),

@@ -98,7 +98,6 @@ class GuardStack(Stack):
     Attributes:
         ledger: The table; its key is the run.
         reports: The topic of its reports and alarms.
-        dashboard: The page on which people look at experiments.
     """
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
@@ -122,7 +121,7 @@ class GuardStack(Stack):
             removal_policy=RemovalPolicy.DESTROY,
         )
         self.reports = self._make_topic()
-        self.dashboard = Dashboard(self, "Dashboard")
+        Dashboard(self, "Dashboard")
         self._log_group = make_log_group(self, is_shared=True)
         # A parameter, because CloudFormation keeps its value where a later deployment does not know the account.
         reserved = CfnParameter(

@@ -41,7 +41,6 @@ class ActorFunction(Construct):
 
     Attributes:
         arn: What the learner invokes: the function, or an alias of one fixed version that is kept warm.
-        log_group: Its log.
     """
 
     def __init__(
@@ -59,8 +58,8 @@ class ActorFunction(Construct):
             cache: The cache that actors reach; without one, they need nothing in the network.
         """
         super().__init__(scope, construct_id)
-        self.log_group = make_log_group(self)
-        rights = [log_statement(self.log_group)]
+        self._log_group = make_log_group(self)
+        rights = [log_statement(self._log_group)]
         if cache is not None:
             # A physical name, so that the role can name the function without waiting for it.
             rights += [*_network_statements(plan.function_name), cache.actor_statement]
@@ -101,7 +100,7 @@ class ActorFunction(Construct):
                 reserved_concurrent_executions=plan.reserved_actors,
                 environment=ACTOR_VARIABLES,
                 role=role,
-                log_group=self.log_group,
+                log_group=self._log_group,
                 vpc=network.vpc if network else None,
                 security_groups=[network.actors] if network else None,
                 # A function never has a public address, so it reaches nothing outside from there either.

@@ -81,7 +81,6 @@ class Coordinator(Construct):
 
     Attributes:
         machine: The state machine. The guard starts it when the stack has everything else.
-        log_group: The log of both functions.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Coordinator(Construct):
         self._guard = guard
         files = upload_files(self, plan)
         self._image = build_image(self, plan)
-        self.log_group = make_log_group(self)
+        self._log_group = make_log_group(self)
         settings = as_learner_functions(plan.experiment.learner)
         learner = self._make_function(
             "Learner",
@@ -135,7 +134,7 @@ class Coordinator(Construct):
                 "What the coordinator may do",
                 service("lambda"),
                 [
-                    log_statement(self.log_group),
+                    log_statement(self._log_group),
                     *run_statements(plan, results, files),
                     allow("OldUpdates", ["s3:DeleteObject"], [self._updates]),
                     allow("Update", ["lambda:InvokeFunction"], [learner.function_arn]),
@@ -187,7 +186,7 @@ class Coordinator(Construct):
             ephemeral_storage_size=Size.mebibytes(SCRATCH_MIB),
             environment=variables,
             role=role,
-            log_group=self.log_group,
+            log_group=self._log_group,
         )
 
     def _make_learner_role(self) -> iam.Role:
@@ -198,7 +197,7 @@ class Coordinator(Construct):
             "What an update may do",
             service("lambda"),
             [
-                log_statement(self.log_group),
+                log_statement(self._log_group),
                 allow("Updates", ["s3:GetObject", "s3:PutObject"], [self._updates]),
                 allow(
                     "ListUpdates",

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from aws_cdk import Aws, Duration
+from aws_cdk import Duration
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
-from runtime.names import METRIC_NAMESPACE
+from runtime.names import METRIC_NAMESPACE, OURS
 
 _WIDTH = 12
 
 
 class Dashboard(Construct):
-    """A page of graphs. Each variable is a dimension of the runs' metrics: an experiment, and one of its runs.
-
-    Attributes:
-        url: Its address.
-    """
+    """A page of graphs. Each variable is a dimension of the runs' metrics: an experiment, and one of its runs."""
 
     def __init__(self, scope: Construct, construct_id: str) -> None:
         super().__init__(scope, construct_id)
-        name = "Nitro"
         page = cloudwatch.Dashboard(
             self,
             "Page",
-            dashboard_name=name,
+            dashboard_name=OURS,
             variables=[_variable("Experiment"), _variable("Run")],
         )
         page.add_widgets(
@@ -33,10 +28,6 @@ class Dashboard(Construct):
             _graph("Convexity ratio and boosting score", "ConvexityRatio", "BoostingScore"),
             _graph("Dollars", "SpentUsd", "RoundReservedUsd", statistic="Maximum"),
             _graph("Seconds of a round", "RoundSeconds"),
-        )
-        self.url = (
-            f"https://{Aws.REGION}.console.aws.amazon.com/cloudwatch/home?region={Aws.REGION}"
-            f"#dashboards/dashboard/{name}"
         )
 
 

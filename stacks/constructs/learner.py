@@ -47,7 +47,6 @@ class LearnerInstance(Construct):
     Attributes:
         group_name: Physical name of the Auto Scaling group, which replaces an instance that dies or is interrupted. So
             the instance's role can name the group without waiting for it.
-        log_group: Its log.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class LearnerInstance(Construct):
         """
         super().__init__(scope, construct_id)
         self.group_name = plan.stack_name + LEARNER_SUFFIX
-        self.log_group = make_log_group(self)
+        self._log_group = make_log_group(self)
         files = upload_files(self, plan)
         container = build_image(self, plan)
         machine = ec2.MachineImage.from_ssm_parameter(
@@ -82,7 +81,7 @@ class LearnerInstance(Construct):
         rights = [
             *run_statements(plan, results, files),
             *guard.ledger_statements(plan.key),
-            log_statement(self.log_group),
+            log_statement(self._log_group),
             allow("RegistryToken", ["ecr:GetAuthorizationToken"]),
             allow(
                 "OwnImage",
@@ -124,7 +123,7 @@ class LearnerInstance(Construct):
             "BOOT_LAUNCHES_MAX": str(LAUNCHES_MAX),
             # The guard limits the phases before. The first actors have what is left of CloudFormation's timeout.
             "BOOT_LIMIT_S": f"{plan.start.limit_s('image'):.0f}",
-            "BOOT_LOG_GROUP": self.log_group.log_group_name,
+            "BOOT_LOG_GROUP": self._log_group.log_group_name,
         }
         security_group = _make_security_group(self, network, cache)
         template = ec2.LaunchTemplate(

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from runtime.names import FILES_OUTPUT, LEDGER_OUTPUT, POOL_ROLE_OUTPUT, WARM_OUTPUT
+from runtime.names import (
+    FILES_OUTPUT,
+    FUNCTION_OUTPUT,
+    LEDGER_OUTPUT,
+    POOL_ROLE_OUTPUT,
+    WARM_OUTPUT,
+)
 from stacks.constructs.actor_function import ActorFunction
 from stacks.constructs.learner import files_statement, upload_files
 from stacks.constructs.roles import make_role
@@ -47,6 +53,7 @@ class Pool(Construct):
             rights,
         )
         self.outputs = {
+            FUNCTION_OUTPUT: actor.arn,
             POOL_ROLE_OUTPUT: role.role_arn,
             FILES_OUTPUT: files.s3_object_url,
             LEDGER_OUTPUT: guard.ledger.table_name,

@@ -17,7 +17,7 @@ from runtime.aws.guard.check import ANSWER_S, VERSION, VERSION_TYPE
 from runtime.aws.guard.watch import LOOKED_AT_ALL, PAUSE_S, TICK_S
 from runtime.aws.learner import metrics
 from runtime.errors import ExperimentError
-from runtime.names import METRIC_NAMESPACE, RESERVED_OUTPUT
+from runtime.names import METRIC_NAMESPACE, OURS, RESERVED_OUTPUT
 from stacks.constructs.staging import guard_files
 from stacks.guard import GUARD_NAMESPACE
 from stacks.mail import checked_address
@@ -148,8 +148,7 @@ def test_one_page_shows_every_metric_of_the_run_that_is_chosen(serverless: Assem
     chosen = [(one["type"], one["property"], one["search"]) for one in body["variables"]]
     search = f'{{{METRIC_NAMESPACE},Experiment,Run}} MetricName="SpentUsd"'
     assert chosen == [("property", name, search) for name in ("Experiment", "Run")]
-    told = flat(serverless.template()["Outputs"]["DashboardUrl"]["Value"])
-    assert told.endswith(f"#dashboards/dashboard/{page['DashboardName']}")
+    assert page["DashboardName"] == OURS, "`status` tells its address"
 
 
 def test_its_asset_is_all_that_it_needs_and_nothing_more() -> None:

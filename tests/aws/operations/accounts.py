@@ -115,13 +115,7 @@ class Account:
         )
         stack = self.make_stack(
             f"Nitro-{name}",
-            {
-                "Resources": {**logs, **LEARNER, "LearnerGroup": group},
-                "Outputs": {
-                    "LearnerLogs": {"Value": {"Ref": "LearnerLogs1A2B"}},
-                    "ActorLogs": {"Value": {"Ref": "ActorLogs1A2B"}},
-                },
-            },
+            {"Resources": {**logs, **LEARNER, "LearnerGroup": group}},
             {**limits, **{f"nitro:{key.replace('_', '-')}": value for key, value in tags.items()}},
         )
         (made,) = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
@@ -162,10 +156,10 @@ class Account:
         )
 
     def group_of(self, stack: str, whose: str) -> str:
-        (found,) = self.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
-        return next(
-            one["OutputValue"] for one in found["Outputs"] if one["OutputKey"] == f"{whose}Logs"
+        found = self.client("cloudformation").describe_stack_resource(
+            StackName=stack, LogicalResourceId=f"{whose}Logs1A2B"
         )
+        return str(found["StackResourceDetail"]["PhysicalResourceId"])
 
 
 def flat(text: str) -> str:

@@ -47,7 +47,6 @@ class Stack:
 
     server: MotoServer
     assembly: Assembly
-    outputs: dict[str, str]
     instance: dict[str, Any]
     user_data: str
     session: dict[str, str]
@@ -117,9 +116,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with MotoServer() as server:
         for name in ("NitroResults", "NitroNetwork", "NitroGuard", assembly.stack):
             template = assembly.directory / f"{name}.template.json"
-            outputs = deploy(server.client, template, name)
-        # The policy refuses requests without TLS. moto ignores conditions, and would refuse everything.
-        server.client("s3").delete_bucket_policy(Bucket=outputs["ResultsBucket"])
+            deploy(server.client, template, name)
         machines = server.client("ec2")
         (found,) = machines.describe_instances()["Reservations"]
         (instance,) = found["Instances"]
@@ -132,14 +129,16 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             if one["RoleName"].startswith(f"{assembly.stack}-LearnerRole")
         ]
         session = server.client("sts").assume_role(RoleArn=role, RoleSessionName="instance")
-        yield Stack(
+        made = Stack(
             server,
             assembly,
-            outputs,
             instance,
             base64.b64decode(user_data).decode(),
             session["Credentials"],
         )
+        # The policy refuses requests without TLS. moto ignores conditions, and would refuse everything.
+        server.client("s3").delete_bucket_policy(Bucket=made.told("NITRO_RESULTS_BUCKET"))
+        yield made
 
 
 class Instance:
@@ -303,7 +302,11 @@ def _check_environment(instance: Instance) -> None:
     assert set(settings) == {
         f"NITRO_{one.name.upper()}" for one in fields(Deployment) if one.name not in FOUND_LATER
     }
-    assert settings["NITRO_ACTOR_FUNCTION"] == instance.stack.outputs["ActorFunction"]
+    stack = instance.stack
+    actor = stack.server.client("lambda").get_function_configuration(
+        FunctionName=f"{stack.assembly.stack}-actor"
+    )
+    assert settings["NITRO_ACTOR_FUNCTION"] == actor["FunctionArn"]
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -342,6 +345,9 @@ def _check_units(instance: Instance) -> None:
 def _check_container(instance: Instance) -> None:
     stack, home = instance.stack, f"{instance.root}/var/lib/nitro"
     image, registry = stack.told("BOOT_IMAGE"), stack.told("BOOT_IMAGE").partition("/")[0]
+    (logs,) = stack.server.client("logs").describe_log_groups(
+        logGroupNamePrefix=f"{stack.assembly.stack}-LearnerLogs"
+    )["logGroups"]
     assert instance.calls("docker") == [
         f"docker login --username AWS --password-stdin {registry}",
         f"docker pull --quiet {image}",
@@ -360,7 +366,7 @@ def _check_container(instance: Instance) -> None:
         f"--volume={home}:{home}",
         "--log-driver=awslogs",
         f"--log-opt=awslogs-region={REGION}",
-        f"--log-opt=awslogs-group={stack.outputs['LearnerLogs']}",
+        f"--log-opt=awslogs-group={logs['logGroupName']}",
         f"--log-opt=awslogs-stream={instance.id}/learner",
         "--log-opt=mode=non-blocking",
     }
