@@ -1,4 +1,4 @@
-"""A process that cleans up: it closes its environments, and on Linux nothing that user code has started outlives it.
+"""A process that cleans up: it closes its environments, and nothing that user code has started outlives it.
 
 A simulator often starts programs of its own, in sessions of their own, and some never end them.
 """
@@ -9,7 +9,6 @@ import atexit
 import ctypes
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -67,8 +66,6 @@ def guard() -> None:
     This process then ends as the new one did. SIGTERM ends both at once, and the end of this one's parent after
     `CLOSE_S`: the new one should notice it, and close its environments. Must be called before there are threads.
     """
-    if sys.platform != "linux":
-        return
     end_with_parent(signal.SIGHUP)
     # Processes whose parents have ended become children of this one, whatever their session.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)

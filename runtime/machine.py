@@ -20,8 +20,7 @@ def cores(mount: Path = _CGROUPS, own: Path = _OWN) -> int:
         mount: Where control groups are mounted, of version 1 or 2.
         own: The file that names this process's.
     """
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    limits = [count or 1]
+    limits = [len(os.sched_getaffinity(0))]
     for folder in _groups("cpu", mount, own):
         quota, period = [*_numbers(folder, "cpu.max"), math.inf, math.inf][:2]
         if math.isinf(quota):

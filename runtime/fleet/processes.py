@@ -156,11 +156,10 @@ def connect(
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(_HUNG_UP, _leave)
-    if sys.platform == "linux":
-        if is_guarded:
-            guard()
-            os.setpgid(0, 0)
-        end_with_parent()
+    if is_guarded:
+        guard()
+        os.setpgid(0, 0)
+    end_with_parent()
     # Otherwise a child program would keep it open after this process ends.
     os.set_inheritable(control_fd, False)
     connection = Connection(control_fd)

@@ -60,14 +60,12 @@ class Machine:
         cores: Numbers of the logical cores that this process may use.
         gpus: GPUs that it may use.
         problem: nvidia-smi's message if it did not list GPUs; empty if it did or is not installed.
-        can_pin: Processes can be pinned to cores.
         has_mps: NVIDIA's MPS is installed.
     """
 
     cores: tuple[int, ...]
     gpus: tuple[Gpu, ...] = ()
     problem: str = ""
-    can_pin: bool = True
     has_mps: bool = False
 
     @property
@@ -102,8 +100,7 @@ def look(environ: Mapping[str, str] = os.environ, *, has_gpus: bool = True) -> M
         environ: This process's environment. GPUs hidden by ``CUDA_VISIBLE_DEVICES`` do not count.
         has_gpus: Whether to look for GPUs by running nvidia-smi, which may take long.
     """
-    can_pin = hasattr(os, "sched_setaffinity")
-    cores = tuple(sorted(os.sched_getaffinity(0)) if can_pin else range(os.cpu_count() or 1))
+    cores = tuple(sorted(os.sched_getaffinity(0)))
     gpus: tuple[Gpu, ...] = ()
     problem = ""
     if has_gpus and shutil.which("nvidia-smi"):
@@ -120,7 +117,7 @@ def look(environ: Mapping[str, str] = os.environ, *, has_gpus: bool = True) -> M
                 gpus = visible(parse_gpus(done.stdout), environ.get("CUDA_VISIBLE_DEVICES"))
         except (OSError, subprocess.SubprocessError) as error:
             problem = f"nvidia-smi: {one_line(str(error))}"
-    return Machine(cores, gpus, problem, can_pin, shutil.which(MPS_PROGRAM) is not None)
+    return Machine(cores, gpus, problem, shutil.which(MPS_PROGRAM) is not None)
 
 
 def parse_gpus(listing: str) -> tuple[Gpu, ...]:
@@ -165,7 +162,7 @@ def choose_backend(
         ExperimentError: The wanted backend is not possible here, or with ``auto`` no backend can use the GPUs.
     """
     refusals = {backend: _refusal(machine, backend, instances) for backend in BACKENDS}
-    order: tuple[Backend, ...] = ("mps", "mig", "none") if machine.gpus else ("cores", "none")
+    order: tuple[Backend, ...] = ("mps", "mig", "none") if machine.gpus else ("cores",)
     if wanted != "auto":
         order = (wanted,)
     for place, backend in enumerate(order):
@@ -182,7 +179,7 @@ def _refusal(machine: Machine, backend: Backend, instances: int) -> str:
     """Returns why a backend is not possible; empty if it is."""
     slices, wholes = len(machine.slices), len(machine.whole_gpus)
     if backend == "cores":
-        return "" if machine.can_pin else "this system does not pin processes to cores"
+        return ""
     if not machine.gpus:
         return "" if backend == "none" else "there is no GPU"
     if backend == "mig":
@@ -223,5 +220,5 @@ def places(
         if backend == "mps":
             # See NVIDIA's MPS guide, "Environment Variables".
             own["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{100 // devices.count(device)}"
-        made.append(Place(0 if backend == "mig" else device, cores if machine.can_pin else (), own))
+        made.append(Place(0 if backend == "mig" else device, cores, own))
     return tuple(made)

@@ -10,7 +10,6 @@ instances of a device, which differs between devices in the first case in which 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -37,7 +36,7 @@ _CLOSE_S = 1.0
 """Most seconds that closing connections takes."""
 _ENVIRONMENT = {
     # Listen where no other machine can connect.
-    "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
     # NCCL's watchdog would end the process.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",

@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 
@@ -156,12 +155,7 @@ class HostMemory:
 
 
 def anonymous_file(size: int) -> int:
-    """Returns the descriptor of a file in memory, or of an unnamed file if the system has none."""
-    if hasattr(os, "memfd_create"):
-        # Most containers limit /dev/shm to 64 MiB, but not this.
-        descriptor = os.memfd_create("gmi")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
+    """Returns the descriptor of a file in memory. Most containers limit /dev/shm to 64 MiB, but not this."""
+    descriptor = os.memfd_create("gmi")
     os.truncate(descriptor, size)
     return descriptor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -237,10 +236,7 @@ def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
 
 def _memory_mib() -> float:
     """Returns the peak memory of this process."""
-    # Linux counts KiB, macOS bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
-        2**20 if sys.platform == "darwin" else 2**10
-    )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def _without_samples(update: Update) -> Update:

@@ -56,7 +56,7 @@ class Instance:
             return
         # Set them before loading torch, which reads them.
         os.environ.update(event["variables"])
-        if event["cores"] and hasattr(os, "sched_setaffinity"):
+        if event["cores"]:
             # Some sandboxes refuse this. Then the system chooses the cores.
             with suppress(OSError):
                 os.sched_setaffinity(0, event["cores"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +33,7 @@ _FOLLOWING = (1, 2)
 
 def choose_renderer() -> None:
     """Makes MuJoCo and pygame draw without a screen if there is none; call it before they are loaded."""
-    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+    if not os.environ.get("DISPLAY"):
         os.environ["MUJOCO_GL"] = os.environ.get("MUJOCO_GL") or "egl"
         if not os.environ.get("WAYLAND_DISPLAY"):
             # Otherwise SDL looks for a screen, and prints a misleading error.

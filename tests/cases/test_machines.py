@@ -60,7 +60,7 @@ def test_limits_of_a_container_count_and_not_the_host(
 def test_a_quota_above_one_core_is_rounded_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(32), raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(32))
     (tmp_path / "own").write_text("0::/\n")
     (tmp_path / "cpu.max").write_text("250000 100000\n")
     assert machine.cores(tmp_path, tmp_path / "own") == 3

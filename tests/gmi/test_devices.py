@@ -16,8 +16,8 @@ from tests.gmi.nvidia_smi import install
 CORES = tuple(range(8))
 
 
-def machine(listing: str = "", *, has_mps: bool = True, can_pin: bool = True) -> Machine:
-    return Machine(CORES, parse_gpus(listing), has_mps=has_mps, can_pin=can_pin)
+def machine(listing: str = "", *, has_mps: bool = True) -> Machine:
+    return Machine(CORES, parse_gpus(listing), has_mps=has_mps)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_gpus_and_their_slices_are_read(path: Path) -> None:
     assert [len(gpu.slices) for gpu in found.gpus] == [0, 0, 0, 0, 7, 3, 2, 4]
     assert [gpu.index for gpu in found.gpus] == list(range(8))
     assert found.gpus[5].uuid == "GPU-4fb17cd5-cad8-31a6-34d3-08434d926140"
-    assert (found.problem, found.has_mps, found.can_pin) == ("", True, True)
+    assert (found.problem, found.has_mps) == ("", True)
     assert set(found.cores) == os.sched_getaffinity(0)
     assert look({}, has_gpus=False).gpus == ()
 
@@ -98,7 +98,6 @@ def test_what_cuda_visible_devices_hides_is_not_there(
             "not mig: 3 instances, and 0 existing MIG slices; none is made",
         ),
         (machine(), "cores", ""),
-        (machine(can_pin=False), "none", "not cores: this system does not pin processes to cores"),
     ],
 )
 def test_auto_takes_the_first_that_is_possible_which_may_also_be_named(
@@ -117,7 +116,6 @@ def test_auto_takes_the_first_that_is_possible_which_may_also_be_named(
         ("mig", machine(nvidia_smi.T4), "0 existing MIG slices", "cores | mps | none"),
         ("none", machine(nvidia_smi.A100_PCIE), "all GPUs are sliced", "cores"),
         ("auto", machine(nvidia_smi.A100_PCIE), "4 instances, and 3 existing", "cores"),
-        ("cores", machine(can_pin=False), "does not pin processes to cores", "none"),
     ],
 )
 def test_what_is_not_possible_is_refused_with_the_reason_and_what_is(
@@ -144,8 +142,7 @@ def test_cores_are_divided_fairly_once_each_and_neighbours_together() -> None:
         assert {place.device for place in made} == {0}
         assert all(place.variables == {"CUDA_VISIBLE_DEVICES": ""} for place in made)
     assert all(len(place.cores) == 1 for place in places(found, "cores", 20))
-    for free in (places(found, "none", 2), places(machine(can_pin=False), "none", 2)):
-        assert {place.cores for place in free} == {()}
+    assert {place.cores for place in places(found, "none", 2)} == {()}
 
 
 @pytest.mark.parametrize("count", [1, 3, 6, 7, 192])
