@@ -38,6 +38,16 @@ seed: 3
 """
 
 
+def create_ledger_table(client: Any, name: str) -> None:
+    """Creates the guard's table in a simulated account, for a client of DynamoDB."""
+    client.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
 def used(billed_s: float, init_s: float = 0.0, *, is_metered: bool = False) -> Outcome:
     """Returns how work that used this much ended."""
     return Outcome("one", "ok", billed_s=billed_s, init_s=init_s, is_metered=is_metered)

@@ -23,6 +23,7 @@ from runtime.aws.ledger import (
     Order,
     TeardownOrderedError,
 )
+from tests.helpers import create_ledger_table
 
 RUN, TABLE = "hopper/first", "ledger"
 
@@ -31,12 +32,7 @@ RUN, TABLE = "hopper/first", "ledger"
 def client() -> Iterator[Any]:
     with moto.mock_aws():
         made = boto3.client("dynamodb", region_name="us-east-1")
-        made.create_table(
-            TableName=TABLE,
-            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_ledger_table(made, TABLE)
         yield made
 
 

@@ -34,6 +34,7 @@ from tests.helpers import (
     PATIENCE_S,
     ROOT,
     SMALL_EXPERIMENT,
+    create_ledger_table,
     events,
     results_only,
     rounds,
@@ -240,12 +241,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
         moto.client("s3").put_bucket_versioning(
             Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"}
         )
-        moto.client("dynamodb").create_table(
-            TableName=TABLE,
-            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
-            BillingMode="PAY_PER_REQUEST",
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
-        )
+        create_ledger_table(moto.client("dynamodb"), TABLE)
         groups = moto.client("autoscaling")
         groups.create_launch_configuration(
             LaunchConfigurationName="learner", ImageId="ami-12c6146b", InstanceType="g4dn.xlarge"

@@ -6,6 +6,7 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from tests.helpers import create_ledger_table
 from tests.simulators import aws_command
 from tests.simulators.aws.moto_server import CREDENTIALS, REGION
 
@@ -16,12 +17,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> None:
     with mock_aws():
         monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
         boto3.client("s3").create_bucket(Bucket="bucket")
-        boto3.client("dynamodb").create_table(
-            TableName="table",
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
-        )
+        create_ledger_table(boto3.client("dynamodb"), "table")
         yield
 
 

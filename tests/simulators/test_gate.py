@@ -12,6 +12,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.helpers import create_ledger_table
 from tests.simulators.aws.gate import DECISIONS_VARIABLE
 from tests.simulators.aws.moto_server import REGION, MotoServer
 
@@ -75,12 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[MotoServer]:
     with MotoServer(**{DECISIONS_VARIABLE: str(folder)}) as running:
-        running.client("dynamodb").create_table(
-            TableName="ledger",
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
-        )
+        create_ledger_table(running.client("dynamodb"), "ledger")
         # CloudFormation's own S3 client removes the bucket from the paths of the model that it reads.
         running.client("cloudformation").create_stack(
             StackName="Results",

@@ -17,13 +17,6 @@ VALUES = {name: f"the {name}" for name in NAMES} | {
     "tail_usd": "0.09",
 }
 WHOLE = {f"NITRO_{name.upper()}": value for name, value in VALUES.items()}
-OTHERS = {"HOME": "/root", "PATH": "/usr/bin", "AWS_DEFAULT_REGION": "us-east-1"}
-
-
-def test_every_attribute_has_its_variable():
-    deployment = Deployment.from_environment(WHOLE | OTHERS)
-    assert asdict(deployment) == VALUES
-    assert {"NITRO_ACTOR_FUNCTION", "NITRO_CACHE_CREDENTIAL", "NITRO_BILLED_SINCE"} <= WHOLE.keys()
 
 
 def test_what_is_empty_is_told_too():

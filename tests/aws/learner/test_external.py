@@ -38,7 +38,7 @@ from runtime.money.prices import POOL_USD_PER_HOUR, PRICES, prices_to_json
 from runtime.money.work import ACTOR, Work
 from runtime.pool.pool import ActorPool
 from runtime.training.opening import Resources
-from tests.helpers import wait_for
+from tests.helpers import create_ledger_table, wait_for
 from tests.learner.learning import VECTORS
 
 TABLE, RUN, STACK = "ledger", "mine/first", "arn:aws:cloudformation:us-east-1:1:stack/Nitro-mine/1"
@@ -149,12 +149,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with moto.mock_aws():
-        boto3.client("dynamodb", region_name="us-east-1").create_table(
-            TableName=TABLE,
-            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_ledger_table(boto3.client("dynamodb", region_name="us-east-1"), TABLE)
         store = boto3.client("s3", region_name="us-east-1")
         store.create_bucket(Bucket="files")
         packed = io.BytesIO()

@@ -36,7 +36,7 @@ from runtime.records.checkpoint import Checkpoint, load_newest_checkpoint, save_
 from runtime.records.files import to_json, write_atomically
 from runtime.records.run_directory import RunDirectory
 from tests.fakes import ManualClock
-from tests.helpers import cost_model, used
+from tests.helpers import cost_model, create_ledger_table, used
 from tests.records.rows import a_row
 from tests.simulators.aws import quick_moto  # noqa: F401
 
@@ -61,12 +61,7 @@ class Aws:
         login = {"region_name": "us-east-1", "aws_access_key_id": "x", "aws_secret_access_key": "x"}
         self.s3, self.table = boto3.client("s3", **login), boto3.client("dynamodb", **login)
         self.s3.create_bucket(Bucket=BUCKET)
-        self.table.create_table(
-            TableName=TABLE,
-            KeySchema=[{"AttributeName": "run", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "run", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        create_ledger_table(self.table, TABLE)
         self.ledger = Ledger(self.table, TABLE)
         self.begin()
 

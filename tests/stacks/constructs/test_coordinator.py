@@ -100,6 +100,10 @@ def test_the_stack_itself_starts_the_rounds_when_all_else_is_there(made: Assembl
     ("changes", "words"),
     [
         ({"cache__kind": "redis"}, ["cache.kind = redis", "allowed: none"]),
+        (
+            {"cache__kind": "redis", "learner": {"kind": "external"}},
+            ["which your process does not reach", "allowed: none"],
+        ),
         ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
         ({"budget__lifetime_hours": 97}, ["budget.lifetime_hours = 97", "allowed: up to 96"]),
         ({"actor__provisioned": 2}, ["actor.provisioned = 2", "allowed: 0"]),

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from runtime.errors import ExperimentError
 from runtime.experiment.resolved import TrialFacts
 from runtime.money.prices import POOL_USD_PER_HOUR
 from stacks.deploy.costs import expected_text, limits
@@ -36,22 +35,6 @@ def test_the_outputs_tell_what_a_pool_needs(variant: Callable[[str], Assembly]) 
         "2",
         f"<{made.name('AWS::Lambda::Alias')}>",
     )
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"cache__kind": "redis"},
-            ["cache.kind = redis", "which your process does not reach", "allowed: none"],
-        ),
-        ({"fleet__kind": "local"}, ["fleet.kind = local", "allowed: auto | lambda"]),
-    ],
-)
-def test_what_a_process_elsewhere_cannot_use_is_refused(tmp_path, changes, words) -> None:
-    with pytest.raises(ExperimentError) as caught:
-        plan_of(tmp_path, **changes)
-    assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_without_a_word_about_a_cache_there_is_none(tmp_path) -> None:
