@@ -9,12 +9,9 @@ from runtime.aws.clients import Client
 from runtime.aws.ledger import find_ledger
 from runtime.errors import EnvironmentNotHereError
 from runtime.experiment.learner import COORDINATOR_MEMORY_MIB, as_learner_functions
-from runtime.experiment.resolved import TrialFacts
-from runtime.money.estimate import rounds_of
-from runtime.money.model import vcpu_share
-from runtime.show.terminal import short_time, spent_of
+from runtime.show.terminal import spent_of
 from runtime.times import INTERVAL_S, LATE_S, LEG_S, MISSING_S, STARTING_S
-from runtime.training.preflight import fit, smallest_budget_usd
+from runtime.training.preflight import smallest_budget_usd
 from runtime.training.trial import try_experiment
 from stacks.plan import LAUNCHES_MAX, Plan, check_round
 
@@ -133,59 +130,28 @@ def _work_usd_per_hour(plan: Plan) -> float:
     return usd
 
 
-def expected_text(plan: Plan, trial: TrialFacts) -> str:
-    """Describes what a run is expected to cost, without its teardown.
-
-    Args:
-        plan: The deployment.
-        trial: What the environment's trial has shown. How long a step's training takes is not known; it counts as one
-            more.
-    """
-    experiment, actor, start = plan.experiment, plan.experiment.actor, plan.start
-    rounds, actors = rounds_of(experiment)
-    actor_s, hour_usd = actor.fragment_steps * trial.step_s, plan.estimate.burn_usd_per_hour
-    turns, round_usd = 1, 0.0
-    if plan.has_function:
-        steps = actor.fragment_steps + trial.replayed_steps(actor.fragment_steps)
-        cpu_s = (trial.step_s - trial.wait_s) / vcpu_share(actor.memory_mib)
-        actor_s = steps * (cpu_s + trial.wait_s)
-        second_usd = _hour_usd(plan, 1, actor.memory_mib) / 3600
-        round_usd = actors * (second_usd * actor_s + plan.prices.request_usd)
-    else:
-        turns = math.ceil(actors / experiment.fleet.processes)
-    if not plan.is_external:
-        round_s = turns * actor_s + actors * actor.fragment_steps * trial.step_s
-        round_usd += round_s * hour_usd / 3600
-    total_usd = start.usd + rounds * round_usd
-    step = short_time(trial.step_s)
-    limit = "; budget.usd ends it earlier" if total_usd > experiment.budget.usd else ""
-    return (
-        f"${total_usd:.4f} without the teardown{limit}: ${start.usd:.4f} for the start, ${round_usd:.6f} for each of "
-        f"{rounds:,} rounds of {actors:.3g} actors, by the trial's {step} a step on this machine, where "
-        "training on a step counts as another; `python -m runtime plan` measures it"
-    )
-
-
 def check_budget(plan: Plan) -> tuple[float, str]:
     """Checks that the budget holds a start, a round and the teardown.
 
     The round has at most the actors that the account can run at once, if that number is known.
 
     Returns:
-        Their worst-case cost in dollars, and what the run is expected to cost, or why that is not known.
+        Their worst-case cost in dollars, and a remark for people: how to learn the likely cost, or why that is not
+        known.
 
     Raises:
         AccountError: The budget is too small.
     """
     check_round(plan.experiment, waves=plan.waves)
     needed_usd = plan.start.counted_usd + plan.estimate.tail_usd
+    remark = "`python -m runtime plan FILE` measures what a run is likely to cost"
     what = f"a start of {_minutes(plan.start.expected_s)} minutes and the teardown"
     try:
         environment = try_experiment(plan.experiment)
     except EnvironmentNotHereError as error:
         if plan.experiment.environment.package is None:
             raise
-        expected = (
+        remark = (
             f"not known, and the budget is not checked against a round's worst case: {error}. "
             "With the environment's package in a folder, PYTHONPATH=FOLDER lets it be checked"
         )
@@ -202,13 +168,12 @@ def check_budget(plan: Plan) -> tuple[float, str]:
             for name in types
         )
         what += f", with one round's worst case in {plan.waves} waves"
-        expected = expected_text(plan, fit(plan.experiment, environment).trial)
     if plan.experiment.budget.usd < needed_usd:
         raise AccountError(
             f"budget.usd = {plan.experiment.budget.usd:g} cannot hold {what}; allowed: budget.usd from "
             f"{_rounded_up(needed_usd)}"
         )
-    return needed_usd, expected
+    return needed_usd, remark
 
 
 def check_spent(plan: Plan, needed_usd: float, client: Client) -> str:

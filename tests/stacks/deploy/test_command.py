@@ -19,9 +19,7 @@ import pytest
 
 from runtime.aws.guard.check import VERSION
 from runtime.aws.ledger import Entry
-from runtime.experiment.resolved import TrialFacts
 from runtime.money.budget import Budget
-from runtime.money.estimate import rounds_of
 from runtime.money.meter import BillingClock, Meter
 from runtime.money.prices import PRICES, elsewhere, prices_from_json, prices_to_json
 from runtime.training.costs import make_cost_model
@@ -227,6 +225,9 @@ def test_every_figure_is_plain_arithmetic(
         f"after {hours:.1f} hours: at most ${(burn + ACTORS) * hours:.2f}, of which ${ACTORS * hours:.2f} are"
         in (said["no guard"])
     )
+    assert said["expected"] == (
+        "`python -m runtime plan FILE` measures what a run is likely to cost"
+    )
     assert said["prices"].startswith(f"the dated table for us-east-1, {PRICES.as_of}")
     assert said["at once"] == (
         "1000 functions; 40 reserved for actors, 10 actors kept warm; waves per round: 1"
@@ -266,20 +267,6 @@ def test_only_parts_that_a_deployment_has_are_named(
     assert re.findall(r"([a-z ]+) \$", said["an hour"].split(": ")[1].split(";")[0]) == [
         part if part == parts[0] else f" {part}" for part in parts
     ]
-
-
-def test_the_expected_cost_is_that_of_the_files_rounds(file: Path) -> None:
-    plan = Plan.from_context({"experiment": str(file)}.get)
-    (rounds, actors), steps = rounds_of(plan.experiment), 256
-    # An episode's 1,000 steps and a fragment's 256 have the divisor 8.
-    actor_s = (steps + (1000 - 8) / 2) * (6e-4 / (512 / 1769) + 4e-4)
-    usd = actors * (0.5 * 1.66667e-5 * actor_s + 2e-7)
-    usd += (actor_s + actors * steps * 1e-3) * (LEARNER + CACHE + WARM) / 3600
-    text = costs.expected_text(
-        plan, TrialFacts(replay="reset", replay_steps_max=999, step_s=1e-3, wait_s=4e-4)
-    )
-    assert f"${usd:.6f} for each of {rounds:,} rounds of {actors:.3g} actors" in text
-    assert text.startswith(f"${START + rounds * usd:.4f} without the teardown")
 
 
 @pytest.mark.parametrize(
