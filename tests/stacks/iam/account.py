@@ -121,7 +121,7 @@ class Account:
     @property
     def is_external(self) -> bool:
         """Whether there are only actors and a pool's role."""
-        return POOL_ROLE_OUTPUT in self.templates[self.made.stack]["Outputs"]
+        return POOL_ROLE_OUTPUT in self.templates[self.made.stack].get("Outputs", ())
 
     @property
     def has_instance(self) -> bool:
