@@ -67,8 +67,10 @@ def encoder() -> Callable[[dict[str, Any]], bytes]:
 
 
 async def play_lambda(cache_url: str, delay_s: float) -> None:
-    """Prints its port, and answers each invocation after the delay, in which it submits a trajectory, until standard
-    input closes."""
+    """Prints its port, and answers each invocation after the delay, when it has submitted a trajectory.
+
+    Ends when standard input closes.
+    """
     encoded, cache = encoder(), TrajectoryCache(cache_url, EVENT["run_id"])
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -36,6 +36,8 @@ def gain(
     """
     found = {}
     for label, study in studies.items():
+        timed_on = ACTORS_ON if at == "seconds" else ()
+        bills = [Bill.of(results.studies[study], "gpu", on) for on in timed_on]
         scores, others = [], []
         for pair in results.pairs(study, ours, theirs):
             if at == "rounds":
@@ -43,8 +45,7 @@ def gain(
                 others.append([run["evaluation_return_mean"][-1] for run in pair])
             else:
                 taken = [run["env_steps"] for run in pair]
-                if at == "seconds":
-                    bills = (Bill.of(results.studies[study], "gpu", on) for on in ACTORS_ON)
+                if bills:
                     taken = [bill.round_s(run) for bill, run in zip(bills, pair, strict=True)]
                 ends = last_rounds([np.cumsum(column) for column in taken])
                 scores.append([returns(run)[end] for run, end in zip(pair, ends, strict=True)])
@@ -76,15 +77,13 @@ def saving(
     """
     found = {}
     for label, study in studies.items():
-        ours_bill, theirs_bill = (
-            Bill.of(results.studies[study], learner, on) for on in (ours_on, theirs_on)
-        )
+        bills = [Bill.of(results.studies[study], learner, on) for on in (ours_on, theirs_on)]
         shares: dict[str, list[float]] = {at: [], "rounds": []}
         for pair in results.pairs(study, ours, theirs):
+            our_usd, their_usd = (bill.usd(run) for bill, run in zip(bills, pair, strict=True))
             for until, values in shares.items():
-                our_rounds, their_rounds = rounds_compared(pair, until)
-                our_usd = ours_bill.usd(pair[0])[:our_rounds].sum()
-                values.append(1.0 - our_usd / theirs_bill.usd(pair[1])[:their_rounds].sum())
+                ours_end, theirs_end = rounds_compared(pair, until)
+                values.append(1.0 - our_usd[:ours_end].sum() / their_usd[:theirs_end].sum())
         found[label] = over_seeds(shares[at])
         if at == "return":
             found[label]["note"] = f"all rounds {percentage(over_seeds(shares['rounds']))}"

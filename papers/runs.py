@@ -68,9 +68,9 @@ def returns(run: Run) -> np.ndarray:
 def evaluated(run: Run) -> np.ndarray:
     """Returns the mean return of the last evaluation after each round; the first one's before it."""
     means = np.asarray(run["evaluation_return_mean"], float)
-    known = np.flatnonzero(~np.isnan(means))
-    last = np.searchsorted(known, np.arange(len(means)), side="right") - 1
-    found: np.ndarray = means[known[np.maximum(last, 0)]]
+    is_known = ~np.isnan(means)
+    last = np.maximum(np.cumsum(is_known) - 1, 0)
+    found: np.ndarray = means[is_known][last]
     return found
 
 

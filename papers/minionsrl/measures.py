@@ -1,8 +1,7 @@
 """What MinionsRL's claims are measured by. Each measure is positive in its claim's direction.
 
 A run's seconds and dollars are those of `papers.bills`, until it reaches its target or ``stop.max_steps``. MinionsRL
-runs on functions. A rival may be an arm of another study. Its rounds are then asynchronous: its actors play while its
-learner updates.
+runs on functions. A rival may be an arm of another study.
 """
 
 from __future__ import annotations

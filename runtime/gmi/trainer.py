@@ -16,13 +16,14 @@ from runtime.errors import RunError
 from runtime.gmi.group import InstanceGroup
 from runtime.gmi.worlds.batched import make_worlds
 from runtime.gmi.worlds.sampler import Sampler
-from runtime.learner import make_learner, spec_of
+from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.batch import assemble_batch
 from runtime.learner.functions.messages import (
     decode_state,
     encode_result,
     encode_state,
+    spec_of,
     stored_state,
 )
 from runtime.learner.functions.store import Store, object_name
@@ -228,7 +229,7 @@ def encode_learner(spec: Mapping[str, Any], device: str) -> bytes:
     """Returns the learner's specification for `Trainer`.
 
     Args:
-        spec: Result of `runtime.learner.spec_values`.
+        spec: Result of `runtime.learner.functions.messages.spec_values`.
         device: ``cpu`` or ``cuda``.
     """
     return json.dumps({"spec": spec, "device": device}).encode()

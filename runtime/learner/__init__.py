@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lambda_actor.spaces import Spaces
 from runtime.errors import ExperimentError
-from runtime.experiment.algorithm import ALGORITHMS, AlgorithmSettings
-from runtime.experiment.kinds import is_import_path, load
-from runtime.experiment.schema import add_kind
+from runtime.experiment.kinds import load
 
 if TYPE_CHECKING:
+    from lambda_actor.spaces import Spaces
+    from runtime.experiment.algorithm import AlgorithmSettings
     from runtime.learner.interfaces import Learner
 
 
@@ -41,24 +39,6 @@ class LearnerSpec:
     threads: int = 1
     initial_std: float = 1.0
     initialisation: str = "orthogonal"
-
-
-def spec_values(spec: LearnerSpec) -> dict[str, Any]:
-    """Returns a learner's specification as JSON values, for other processes."""
-    return {
-        **vars(spec),
-        "algorithm": spec.algorithm.model_dump(mode="json"),
-        "spaces": asdict(spec.spaces),
-    }
-
-
-def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
-    """Returns a learner's specification, given the result of `spec_values`."""
-    if is_import_path(kind := values["algorithm"]["kind"]):
-        add_kind(kind)
-    spaces = Spaces.from_json(values["spaces"])
-    algorithm = ALGORITHMS.choose(values["algorithm"])
-    return LearnerSpec(**{**values, "algorithm": algorithm, "spaces": spaces})
 
 
 def make_learner(spec: LearnerSpec, *, device: str) -> Learner:

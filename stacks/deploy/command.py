@@ -94,8 +94,8 @@ def _deploy(options: argparse.Namespace, more: Sequence[str]) -> int:
     prices, remark = _prices(session, plan, options.prices)
     plan = replace(plan, prices=prices, actor_concurrency=free_concurrency(client))
     _show(limits(plan) | {"remark": remark})
-    needed_usd, remark = check_budget(plan)
-    _show({"expected": remark, "spent": check_spent(plan, needed_usd, client)})
+    needed_usd, expected = check_budget(plan)
+    _show({"expected": expected, "spent": check_spent(plan, needed_usd, client)})
     check_account(plan, session, context_value(more, "ebs_key"))
     _show({"account": f"{account_id}, {session.region_name}"})
     if not options.mail and not has_mail(client):

@@ -168,7 +168,8 @@ def test_what_was_added_to_a_process_is_nothing_to_another(folder: Path) -> None
         """
 from lambda_actor.spaces import Spaces
 from runtime.experiment.schema import add_kind
-from runtime.learner import LearnerSpec, spec_of, spec_values
+from runtime.learner import LearnerSpec
+from runtime.learner.functions.messages import spec_of, spec_values
 from runtime.experiment.algorithm import ALGORITHMS
 add_kind("a2c_settings:A2cSettings")
 for kind in ("ppo", "a2c_settings:A2cSettings"):

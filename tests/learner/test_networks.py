@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lambda_actor.spaces import Spaces
-from runtime.learner import make_learner, spec_of, spec_values
+from runtime.learner import make_learner
+from runtime.learner.functions.messages import spec_of, spec_values
 from runtime.learner.networks import PolicyNetwork, ValueNetwork, layer_arrays
 from tests.learner import learning
 from tests.learner.learning import (

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from runtime.errors import RunError
-from runtime.learner import make_learner, spec_of
+from runtime.learner import make_learner
 from runtime.learner.actor_critic import ActorCritic
 from runtime.learner.functions import open_store
-from runtime.learner.functions.messages import decode_state, encode_state, stored
+from runtime.learner.functions.messages import decode_state, encode_state, spec_of, stored
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import DetectorSamples
 from runtime.records.state import State

@@ -15,9 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runtime.learner import make_learner, spec_of
+from runtime.learner import make_learner
 from runtime.learner.functions import open_store
-from runtime.learner.functions.messages import decode_state, encode_result, stored, stored_state
+from runtime.learner.functions.messages import (
+    decode_state,
+    encode_result,
+    spec_of,
+    stored,
+    stored_state,
+)
 from runtime.learner.functions.store import object_name
 from runtime.learner.interfaces import Batch
 

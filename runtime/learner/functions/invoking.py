@@ -22,8 +22,9 @@ import numpy as np
 from lambda_actor.errors import WireError
 from runtime.errors import CheckpointError, NotFiniteError, RunError
 from runtime.fleet.interfaces import Fleet, Invocation
-from runtime.learner import LearnerSpec, spec_values
+from runtime.learner import LearnerSpec
 from runtime.learner.functions import open_store
+from runtime.learner.functions.messages import spec_values
 from runtime.learner.functions.store import StoreError
 from runtime.learner.interfaces import Batch, Learner, Update
 from runtime.learner.updaters import Updater

@@ -1,4 +1,4 @@
-"""States, batches, samples, results and gradients of a learner function as messages of `lambda_actor.wire`.
+"""Messages of a learner function: its specification as JSON, and all else in the format of `lambda_actor.wire`.
 
 Decoding returns what was encoded, to the bit. Decoded arrays have memory of their own that a learner may write to.
 """
@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from lambda_actor import wire
+from lambda_actor.spaces import Spaces
 from lambda_actor.wire import ARRAY_PREFIX, Kind
 from runtime.errors import RunError
+from runtime.experiment.algorithm import ALGORITHMS
+from runtime.experiment.kinds import is_import_path
+from runtime.experiment.schema import add_kind
+from runtime.learner import LearnerSpec
 from runtime.learner.functions.store import Store, object_name
 from runtime.learner.interfaces import (
     Batch,
@@ -21,6 +28,24 @@ from runtime.learner.interfaces import (
     UpdateMetrics,
 )
 from runtime.records.state import State
+
+
+def spec_values(spec: LearnerSpec) -> dict[str, Any]:
+    """Returns a learner's specification as JSON values, for other processes."""
+    return {
+        **vars(spec),
+        "algorithm": spec.algorithm.model_dump(mode="json"),
+        "spaces": asdict(spec.spaces),
+    }
+
+
+def spec_of(values: Mapping[str, Any]) -> LearnerSpec:
+    """Returns a learner's specification, given the result of `spec_values`."""
+    if is_import_path(kind := values["algorithm"]["kind"]):
+        add_kind(kind)
+    spaces = Spaces.from_json(values["spaces"])
+    algorithm = ALGORITHMS.choose(values["algorithm"])
+    return LearnerSpec(**{**values, "algorithm": algorithm, "spaces": spaces})
 
 
 def encode_state(state: State) -> bytes:
